@@ -188,8 +188,7 @@ def _check(subject: Subject, make: Callable[[], Drafter], history: History) -> N
         driver.run(history)
     with Player(subject, make()) as player:
         reference = Reference(subject, player)
-        longest_first = sorted(driver.asked, key=lambda one: -len(one.path))
-        for asked in longest_first:
+        for asked in sorted(driver.asked, key=lambda one: (one.text, one.path), reverse=True):  # longest first
             reference.answer(asked)
         found = None
         for asked in driver.asked:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
@@ -18,6 +19,9 @@ from talon_core.target import Target
 from talon_core.testing.claims import require
 from talon_core.testing.drafter_answers import TINY, Row, checked_rows, law_of
 from talon_core.tree import TokenTree, read_only
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 TREE_ROWS = 64
 """Rows that the target is asked to make room for beside the text."""
@@ -165,6 +169,7 @@ class Player:
         self._sessions = Sessions(subject.target, drafter, subject.named)
         self._session = ExitStack()
         self._round: list[tuple[Frontier, Candidates, tuple[Row, ...]]] = []
+        self._features: Tensor | None = None  # of the text that was given last
 
     def __enter__(self) -> "Player":
         self._session.enter_context(self._sessions.entered())
@@ -219,6 +224,30 @@ class Player:
                     told = "reads in catch_up, and its options say catches_up is False; they must agree"
                     require(named.catches_up or not read, "drafter", named, told)
         return event, []
+
+    def give(self, slot: int, text: Tokens, room: int) -> None:
+        """Open a slot with a text, read at once, and with nothing that the drafter has drafted or was told before.
+
+        The target reads nothing where the text that was given before begins with this one.
+        """
+        self._check_laws_again()
+        count, before = len(text) - 1, tuple(self.texts.get(slot, ()))
+        if slot in self.texts:
+            with self._blaming("close"):
+                self._drafter.close(slot)
+        known = 0 < count < len(before) and before[:count] == text[:-1]
+        taken = self._target.resume(slot, room + TREE_ROWS, slot, count) if known else 0
+        if taken < count or not count:
+            self._target.open(slot, room + TREE_ROWS)
+            features = self._target.read({slot: _ids(text[:-1])})[slot] if count else None
+            self._features = features.clone() if self._subject.hears and features is not None else None
+        self._note(slot, text, room, count)
+        with self._blaming("open"):
+            self._drafter.open(slot, _ids(text), room)
+        if count:
+            features = self._features[:count].clone() if self._features is not None else None
+            with self._blaming("read"):
+                self._drafter.read({slot: Part(0, count, features)})
 
     def unread(self, slot: int) -> int:
         """Tokens of a slot's prompt that are still to be read."""

@@ -11,7 +11,6 @@ from talon_core.testing.drafter_answers import Row, difference
 from talon_core.testing.drafter_driver import Asked
 from talon_core.testing.drafter_events import (
     Ask,
-    Close,
     Commit,
     Event,
     Open,
@@ -51,8 +50,7 @@ class Reference:
 
     def _ask_along(self, text: Tokens, path: Tokens, room: int, source: int | None) -> None:
         slot, width = self._subject.slots[0], min(WIDEST, self._subject.target.vocab_size)
-        for event in _given(slot, text, room):
-            self._player.play(event)
+        self._player.give(slot, text, room)
         tree = TokenTree.root(text[-1])
         for depth in range(len(path) + 1):
             frontier = Frontier(slot, tree, np.array([depth]), width, source)
@@ -60,7 +58,6 @@ class Reference:
             self._known[text, path[:depth], source] = row
             if depth < len(path):
                 tree = tree.extend(np.array([path[depth]]), np.array([depth]), tree.path_logp[[depth]] - 1.0)
-        self._player.play(Close(slot))
 
 
 def _given(slot: int, text: Tokens, room: int) -> list[Event]:

@@ -59,7 +59,7 @@ def model_and_truth(architecture):
     """A model, and what plain decoding makes of the prompts, one by one."""
     model = tiny_model(architecture)
     plain = load(model, policy=None, attention="sdpa" if architecture in ("llama", "gpt2") else "reference")
-    return model, [plain.generate(prompt, max_new_tokens=16).token_ids for prompt in PROMPTS]
+    return model, [plain.generate(prompt, max_new_tokens=12).token_ids for prompt in PROMPTS]
 
 
 @pytest.mark.parametrize(("architecture", "what", "recorded"), RECORDED)
@@ -67,8 +67,8 @@ def test_recorded_passes_decode_what_plain_passes_decode(architecture, what, rec
     model, expected = model_and_truth(architecture)
     probe = what == "none"  # which takes its time: once for each architecture
     decoder, recorders = decoder_of(model, *DRAFTERS[what], recorded=recorded, probe=probe)
-    together = decoder.generate(PROMPTS, max_new_tokens=16)
-    alone = [decoder.generate(prompt, max_new_tokens=16) for prompt in PROMPTS]
+    together = decoder.generate(PROMPTS, max_new_tokens=12)
+    alone = [decoder.generate(prompt, max_new_tokens=12) for prompt in PROMPTS]
     assert [one.token_ids for one in together] == [one.token_ids for one in alone] == expected
     if recorded:
         every = [together, *([one] for one in alone)]
@@ -198,7 +198,7 @@ def test_sampling_goes_through_recorded_passes(what):
     drafter, policy = DRAFTERS[what]
     plain = load(model, drafter=drafter or "ngram", policy=policy, attention="sdpa")
     decoder, (recorder,) = decoder_of(model, drafter, policy)
-    options = {"max_new_tokens": 20, "do_sample": True, "temperature": 0.7, "seed": 3}
+    options = {"max_new_tokens": 10, "do_sample": True, "temperature": 0.7, "seed": 3}
     for prompt in PROMPTS:
         assert decoder.generate(prompt, **options).token_ids == plain.generate(prompt, **options).token_ids
     assert recorder.repeated > recorder.recorded > 0

@@ -144,7 +144,7 @@ def test_features_are_the_hidden_states_of_every_committed_token(architecture, w
 
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES])
 def test_the_final_state_is_what_enters_the_lm_head(architecture):
-    model, _, recorder, _ = run(architecture, (FINAL_STATE,))
+    model, _, recorder, _ = run(architecture, (FINAL_STATE,), tokens=8)
     told = torch.cat(recorder.features)
     with torch.inference_mode():
         logits = model(input_ids=torch.tensor([recorder.ids]), use_cache=False).logits[0, : len(told)]

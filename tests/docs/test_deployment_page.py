@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +31,7 @@ def read_by(source: str) -> Iterator[str]:
             yield asked.value
 
 
+@cache
 def read() -> set[str]:
     return {name for folder in PACKAGES for file in folder.rglob("*.py") for name in read_by(file.read_text())}
 

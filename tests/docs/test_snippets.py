@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
+from functools import cache
 from itertools import dropwhile, groupby
 from pathlib import Path
 from types import ModuleType
@@ -78,7 +79,7 @@ def loaded_already(request, monkeypatch):
     monkeypatch.setattr(loading, "load_model", load)
 
 
-EXAMPLES = 15
+EXAMPLES = 5
 """Of a part on a page: what is tested is that the page's code runs; that the checks find faults, their own tests."""
 
 
@@ -140,17 +141,22 @@ def commands(page: Path) -> Iterator[list[str]]:
                 yield words[1:]
 
 
+@cache
+def whole_command():
+    import typer
+
+    from talon_core.cli.app import app
+
+    return typer.main.get_command(app)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=title)
 def test_every_command_and_option_that_a_page_names_exists(page):
     named = list(commands(page))
     if not named:
         return
-    import typer
-
-    from talon_core.cli.app import app
-
     for words in named:
-        command = typer.main.get_command(app)
+        command = whole_command()
         while hasattr(command, "commands") and words and not words[0].startswith("-"):
             assert words[0] in command.commands, f"there is no command {words[0]} in: talon {' '.join(words)}"
             command, words = command.commands[words[0]], words[1:]

@@ -36,8 +36,9 @@ from talon_kernels.native import load
 from talon_strategies.rules.match import Match
 from talon_tests.begun_texts import begun_law
 from talon_tests.on_device import check_on_device
+from talon_tests.policies import with_policies
 from talon_tests.shared_targets import SharedTargets
-from talon_tests.tiny_models import SMALL, tiny_model
+from talon_tests.tiny_models import SMALL, tiny_llama, tiny_model
 
 VOCAB, HIDDEN, HEADS, KV_HEADS, LAYERS = 97, 48, 4, 2, 8
 STATES = (2, 4, 5)
@@ -303,24 +304,27 @@ def written_case(shared, folder, case, seed=3):
     return shared.save(folder, named, config_of(case), case.file)
 
 
-def plain_law(shared, case, weights, embedding, ids, features, path):
-    """The law after a text and a path of drafted tokens, shape `(vocab,)`: the formulae, run row after row.
+def plain_law(shared, case, weights, embedding, ids, features):
+    """The law after a text and a path of drafted tokens, shape `(vocab,)`, as a function of the path.
 
-    `features` are the target's states at all tokens of the text but the last, side by side, as they are fused.
+    It is the formulae, run row after row; a row that paths have in common is run once. `features` are the target's
+    states at all tokens of the text but the last, side by side, as they are fused.
     """
     plain = shared.Written(weights, HEADS, case.head_dim, case.theta, case.scaling, case.eps)
     top = first(case)
     embedding = weights["embed_tokens.weight"] if case.own_embedding else embedding
-    tokens = [*ids[1:], *path]
     x = features
     if case.norm_before_fc:
         x = plain.norm(x, "input_norm.weight")
     if case.fc_norm:
         parts = np.split(x, len(case.states), axis=-1)
         x = np.concatenate([plain.norm(one, f"fc_norm.{at}.weight") for at, one in enumerate(parts)], axis=-1)
-    states = list(plain.linear(x, "fc"))
-    for rows in range(len(states), len(tokens) + 1):
-        g, e = np.stack(states[:rows]), embedding[tokens[:rows]]
+    fused = plain.linear(x, "fc")
+
+    @cache
+    def row(path):
+        """The last row's output, and what is fused or drafted with after it, shape `(rows + 1, hidden)`."""
+        g, e = row(path[:-1])[1] if path else fused, embedding[[*ids[1:], *path]]
         if case.embedding_norm:
             e = plain.norm(e, f"{top}.input_layernorm.weight")
         normed = plain.norm(g, f"{top}.hidden_norm.weight")
@@ -330,11 +334,15 @@ def plain_law(shared, case, weights, embedding, ids, features, path):
         for layer in range(1, case.layers):
             y = plain.layer(y, later(case, layer))
         last = plain.norm(y[-1], "norm.weight") if case.last_norm else y[-1]
-        states.append(last if case.norm_output else y[-1])
-    scores = plain.linear(last, "lm_head")
-    law = np.zeros(VOCAB)
-    law[slice(None) if case.draft_ids is None else case.draft_ids] = np.exp(scores - scores.max())
-    return law / law.sum()
+        return last, np.concatenate([g, [last if case.norm_output else y[-1]]])
+
+    def law_after(path):
+        scores = plain.linear(row(tuple(path))[0], "lm_head")
+        law = np.zeros(VOCAB)
+        law[slice(None) if case.draft_ids is None else case.draft_ids] = np.exp(scores - scores.max())
+        return law / law.sum()
+
+    return law_after
 
 
 def decoder_of(path, policy="chain", model=None, accelerate=True, **options):
@@ -357,18 +365,19 @@ def check_drafting(shared, case, path, rounds, model=None, **options):
     model = model or target_model()
     decoder = decoder_of(path, model=model, **{**case.options, **options})
     asked = decoder.target.runner.features
-    states = [shared.states_of(model, one.ids, asked) for one in rounds]
+    both = [shared.states_of(model, one.ids, (*asked, *case.states)) for one in rounds]
+    states = [one[:, : HIDDEN * len(asked)] for one in both]
     with decoder.target.session(), decoder.drafter.session():
         drafted = shared.draft(decoder.drafter, rounds, states, VOCAB)
     weights = weights_of(shared, case)
-    for one, laws in zip(rounds, drafted, strict=True):
-        features = fused(shared, case, model, one.ids)
+    for one, its, laws in zip(rounds, both, drafted, strict=True):
+        features = its[:, HIDDEN * len(asked) :].double().numpy()
         for round_, tree in enumerate(one.trees):
             ids = one.committed(round_)
             known = one.drafts[round_] and len(ids) > 1
+            law_after = plain_law(shared, case, weights, table_of(model), ids, features[: len(ids) - 1])
             for node in range(len(tree) if known else 0):
-                path_to = tree.tokens[tree.path(node)[1:]].tolist()
-                truth = plain_law(shared, case, weights, table_of(model), ids, features[: len(ids) - 1], path_to)
+                truth = law_after(tree.tokens[tree.path(node)[1:]].tolist())
                 np.testing.assert_allclose(laws[round_][node], truth, rtol=0, atol=1e-5)
             assert known or np.isnan(laws[round_]).all()
     return drafted
@@ -660,8 +669,8 @@ def test_while_decoding_the_laws_are_the_formulas(policy, shared, tmp_path):
         assert any(len(round_.tokens) > 1 for round_ in result.rounds)
     for ids, path, law in recording.laws[:: max(1, len(recording.laws) // 60)]:
         assert whole[: len(ids)] == ids
-        truth = plain_law(shared, case, weights, table_of(target_model()), ids, features[: len(ids) - 1], path)
-        np.testing.assert_allclose(law, truth, rtol=0, atol=1e-5)
+        law_after = plain_law(shared, case, weights, table_of(target_model()), ids, features[: len(ids) - 1])
+        np.testing.assert_allclose(law, law_after(path), rtol=0, atol=1e-5)
 
 
 def test_each_layer_of_a_tree_is_one_pass(shared, tmp_path):
@@ -670,14 +679,13 @@ def test_each_layer_of_a_tree_is_one_pass(shared, tmp_path):
     assert [round_.draft_passes for round_ in result.rounds] == [int(one.tree.depths.max()) for one in result.rounds]
 
 
-@pytest.mark.parametrize("policy", ["chain", "static", "eagle2:budget=12", "talon:budget=20,mu=0.01"])
-@pytest.mark.parametrize("architecture", ["llama", "gemma3", "gpt2", "qwen3", "opt", "mistral-window"])
+@with_policies("llama", "gemma3", "gpt2", "qwen3", "opt", "mistral-window")
 def test_greedy_output_is_the_plain_models(architecture, policy, shared, tmp_path):
     model, answers = shared.model_and_truth(architecture)
     path = written_case(shared, tmp_path, CASES["native" if policy == "chain" else "SpecForge, maps untouched"])
     decoder = decoder_of(path, policy, model)
     for prompt, expected in answers:
-        drafted = decoder.generate(prompt, max_new_tokens=15)
+        drafted = decoder.generate(prompt, max_new_tokens=len(expected))
         assert drafted.token_ids == expected
         assert drafted.stats.draft_passes > 0
 
@@ -685,8 +693,8 @@ def test_greedy_output_is_the_plain_models(architecture, policy, shared, tmp_pat
 @pytest.mark.parametrize("recorded", [True, False])
 @pytest.mark.parametrize("case", ["native", "SpecForge, maps untouched"])
 def test_on_a_device_the_same_trees_are_drafted(case, recorded, shared, tmp_path):
-    path = written_case(shared, tmp_path, CASES[case])
-    usual = decoder_of(path, "talon:budget=20,mu=0.01")
+    path = written_case(shared, tmp_path, attrs.evolve(CASES[case], states=default_states(4)))
+    usual = decoder_of(path, "talon:budget=20,mu=0.01", tiny_llama())
     check_on_device(Eagle3(path), usual, [[5, 6, 7, 8, 9], [5], [9, 8, 7, 6], [1, 2, 3]], recorded)
 
 
@@ -709,13 +717,14 @@ class StatefulTable(TableTarget):
 @pytest.mark.parametrize("do_sample", [True, False])
 def test_the_law_of_the_output_is_exactly_the_targets(policy, do_sample):
     torch.manual_seed(0)
+    cls = load_registry().get("tree policy", policy).cls
+    drawn = cls.children != "deterministic"  # drawn children multiply the outcomes
     layer = LlamaConfig(hidden_size=4, intermediate_size=5, num_attention_heads=2, head_dim=2)
-    head = Eagle3Head(Eagle3Config(layer, 2, 3), None, (3, 4))
+    drafted = torch.tensor([0, 2]) if drawn else None
+    head = Eagle3Head(Eagle3Config(layer, 2, 2 if drawn else 3), drafted, (3, 4))
     for parameter in head.parameters():
         torch.nn.init.normal_(parameter)
     drafter = FeatureDrafter(head, head.embed_tokens, 3, HostExecutor(ReferenceAttention(), torch.device("cpu")))
-    cls = load_registry().get("tree policy", policy).cls
-    drawn = cls.children != "deterministic"  # drawn children multiply the outcomes
     small = {"budget": 3 if drawn else 5, "top_k": 2, "depth": 2, "widths": (1, 1)}
     made = cls(**{option: value for option, value in small.items() if option in describe_options(cls)})
     target = StatefulTable(np.random.default_rng(4).normal(size=(3, 3, 3)))

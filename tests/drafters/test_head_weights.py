@@ -85,7 +85,7 @@ def test_a_head_in_blocks_guesses_as_well(shared_target: Any, smollm: Any, promp
     """Of the shipped head: tokens a pass of the same trees, over the same texts."""
 
     def a_pass(form: str) -> float:
-        decoder: Decoder = shared_target(*smollm, Parts(f"eagle3:weights={form}", "talon:budget=12"))
+        decoder: Decoder = shared_target(*smollm, Parts(f"eagle3:weights={form}", "talon:budget=6"))
         decoder.engine.allocator = None
         results = decoder.generate([*prompts], max_new_tokens=32)
         assert decoder.engine.parts.drafter.describe()["weights"] == form

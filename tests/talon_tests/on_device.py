@@ -11,7 +11,7 @@ from talon_core.testing.tape import TapedBackend, TapeRecorder
 
 
 def check_on_device(
-    spec: DrafterSpec, usual: Decoder, prompts: Sequence[Any], recorded: bool, max_new_tokens: int = 15
+    spec: DrafterSpec, usual: Decoder, prompts: Sequence[Any], recorded: bool, max_new_tokens: int = 8
 ) -> None:
     """Decode prompts together and alone with a device backend; trees and output are those of the `usual` decoder.
 
@@ -36,7 +36,7 @@ def check_on_device(
     requests = usual.requests(prompts, {"max_new_tokens": max_new_tokens})
     expected = usual.run_all(requests)
     features, graphs = usual.target.runner.features, recorder if recorded else None
-    target = HFTarget(usual.target.model, TapedBackend(PlainDevice()), None, features, graphs=graphs)
+    target = HFTarget(usual.target.model, TapedBackend(PlainDevice()), None, features, graphs=graphs, probe=False)
     decoder = Decoder(target, usual.rule, usual.policy, spec, usual.frontend, lossy=usual.rule.lossy)
     decoder.engine.allocator = None
     together = decoder.run_all(requests)

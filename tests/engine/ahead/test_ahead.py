@@ -378,7 +378,7 @@ def test_policies_that_learn_are_prepared_for_until_the_end(policy, caplog):
 
 
 def test_preparing_knows_what_the_policy_has_learnt_and_shares_nothing_with_it():
-    _, jobs, made = told_of(TalonCost())
+    _, jobs, made = told_of(TalonCost(), length=12)
     assert [job.policy.learnt.drafted for job in jobs] == sorted(job.policy.learnt.drafted for job in jobs)
     assert jobs[-1].policy.learnt.drafted > 0
     assert len({id(job.policy.learnt) for job in jobs}) == len(jobs)
