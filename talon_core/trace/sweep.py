@@ -34,8 +34,8 @@ TOGETHER = 16
 """Methods that are tried on a text before anything is kept; a text is read once for all of them."""
 
 TEXTS, UNITS = 24, 16
-"""Texts of a unit at most, and units in which many texts are at least, so that many processes have something to do. Where
-texts are grown side by side, 24 of them take about the time of a dozen."""
+"""Texts of a unit at most, and units in which many texts are at least, so that many processes have something to do.
+Where texts are grown side by side, 24 of them take about the time of a dozen."""
 
 ANY_OF = re.compile(r"\{([^{}]*)\}")
 
