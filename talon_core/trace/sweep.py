@@ -35,7 +35,7 @@ TOGETHER = 16
 
 TEXTS, UNITS = 24, 16
 """Texts of a unit at most, and units in which many texts are at least, so that many processes have something to do.
-Where texts are grown side by side, 24 of them take about the time of a dozen."""
+Of texts that are grown side by side, each takes the less time the more there are."""
 
 ANY_OF = re.compile(r"\{([^{}]*)\}")
 

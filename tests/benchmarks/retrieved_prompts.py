@@ -7,14 +7,13 @@ paragraph's score is the sum, over the words of the question that it has, of how
 """
 
 import argparse
-import json
 import math
 import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from talon_core.basics.paths import write_whole
+from hard_prompts import write_sets
 
 QUESTIONS = (
     "What is a drafter, and what does it propose to the target?",
@@ -83,11 +82,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--docs", type=Path, default=Path(__file__).parents[2] / "docs", help="a folder of .md files")
     options = parser.parse_args()
-    options.folder.mkdir(parents=True, exist_ok=True)
-    lines = [
-        json.dumps({"question_id": at, "turns": [prompt]}) + "\n" for at, prompt in enumerate(prompts_of(options.docs))
-    ]
-    write_whole(options.folder / "retrieved.jsonl", "".join(lines))
+    write_sets(options.folder, {"retrieved": prompts_of(options.docs)})
 
 
 if __name__ == "__main__":

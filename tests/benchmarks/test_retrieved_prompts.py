@@ -3,10 +3,14 @@
 import runpy
 from pathlib import Path
 
+import pytest
+
 from talon_core.bench.prompts import read_sets
 
 HERE = Path(__file__).parent
-SCRIPT = runpy.run_path(str(HERE / "retrieved_prompts.py"))
+with pytest.MonkeyPatch.context() as path:
+    path.syspath_prepend(HERE)
+    SCRIPT = runpy.run_path(str(HERE / "retrieved_prompts.py"))
 DRAFTERS = "A drafter proposes candidates, and a policy asks for more of them where it is confident. " * 4
 TARGETS = "The target verifies all of a tree in one pass, and the rule keeps a path from its root to a leaf. " * 4
 
