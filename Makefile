@@ -13,11 +13,13 @@ WORKERS ?= $(shell [ $(CORES) -gt 4 ] && echo 4 || echo $(CORES))
 TEST_THREADS := $(shell threads=$$(( $(CORES) / $(WORKERS) )); [ $$threads -gt 1 ] && echo $$threads || echo 1)
 export PIP_NO_INPUT = 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Python compiles what it imports. pip would compile everything, which is six times as much.
+export PIP_COMPILE = 0
 # Compiled files are kept, whatever the environment says: the tests start Python more than a hundred times.
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup models oldest-triton demo test test-all lint lint-ruff lint-mypy lint-pyright docs bench speed batch-speed leaderboard gpu gpu-speed build clean
+.PHONY: help setup models $(MODELS) oldest-triton demo test test-all lint lint-ruff lint-mypy lint-pyright docs bench speed batch-speed leaderboard gpu gpu-speed build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,8 +39,10 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e .
 	@touch $@
 
-models: setup ## fetch the embedded models that are missing
-	@for model in $(MODELS); do $(BIN)/talon models fetch $$model || exit 1; done
+models: $(MODELS) ## fetch the embedded models that are missing
+
+$(MODELS): setup
+	@$(BIN)/talon models fetch $@
 
 oldest-triton: setup ## the oldest Triton that is supported, which a test compiles the GPU kernels with
 	rm -rf $(VENV)/oldest-triton
