@@ -11,6 +11,7 @@ import attrs
 from talon_core.basics import records
 from talon_core.basics.kept import Kept
 from talon_core.basics.records import as_plain
+from talon_core.defaults import NONE
 from talon_core.errors import LONGEST, written
 from talon_core.plugins.registry import RESERVED, Registry
 from talon_core.plugins.specs import join_spec, parse_spec
@@ -176,7 +177,7 @@ def spelled_out(registry: Registry, spec: str) -> str:
             LOGGER.warning("'%s' is the registered tree policy; the preset in '%s' has the same name", name, file)
         return spec
     if file is None:
-        raise LookupError(registry.unknown("tree policy", name[:LONGEST], [*known_presets()]))
+        raise LookupError(registry.unknown("tree policy", name[:LONGEST], [*known_presets()], besides=[NONE]))
     policy, own = parse_spec(KEPT.read(file).policy)
     if policy not in registered:
         raise LookupError(f"preset '{name}' in '{file}': {registry.unknown('tree policy', policy)}")

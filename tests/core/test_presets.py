@@ -121,7 +121,7 @@ def test_a_name_that_means_something_else_is_refused(own_data: Path, name: str, 
 
 def test_an_unknown_name_is_told_what_there_is() -> None:
     with pytest.raises(
-        LookupError, match=r"no tree policy 'mien'; did you mean 'mine'\? there are: .*chain, .*; presets: "
+        LookupError, match=r"no tree policy 'mien'; did you mean 'mine'\? there are: .*chain, .*, none, .*; presets: "
     ):
         talon_core.build("tree policy", "mien")
     with pytest.raises(LookupError, match=r"no tree policy '\.\./presets/mine'"):
