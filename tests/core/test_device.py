@@ -54,10 +54,14 @@ def decoder_of(model, drafter, policy, backend=None, recorded=True, probe=True):
     return Decoder(target, Match(), policy, drafter, HFFrontend(model)), recorders
 
 
+LOOKS_BACK = {"gemma2": {"initializer_range": 0.1, "sliding_window": 4}}
+"""What makes a model's text depend on what its sliding windows let it see."""
+
+
 @cache
 def model_and_truth(architecture):
     """A model, and what plain decoding makes of the prompts, one by one."""
-    model = tiny_model(architecture)
+    model = tiny_model(architecture, **LOOKS_BACK.get(architecture, {}))
     plain = load(model, policy=None, attention="sdpa" if architecture in ("llama", "gpt2") else "reference")
     return model, [plain.generate(prompt, max_new_tokens=12).token_ids for prompt in PROMPTS]
 
