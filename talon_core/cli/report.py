@@ -56,6 +56,7 @@ def report(
 ) -> None:
     """Write what a run found as one HTML page that loads nothing from elsewhere."""
     from talon_core.bench.results import read_results
+    from talon_core.report.figures import ORACLE
     from talon_core.report.gather import Besides, report_of
     from talon_core.report.page import page_of
     from talon_core.report.progress import check_finished, progress_of
@@ -85,8 +86,10 @@ def report(
         figures.mkdir(parents=True, exist_ok=True)
     write_whole(page, text)
     files = [str(page), *_write(figures, pictures)]
-    for why in dict.fromkeys(found.missing.values()):
-        names = ", ".join(f"'{name}'" for name, own in found.missing.items() if own == why)
+    # that nobody gave a trace is no fault; the page says what one is for
+    missing = {name: why for name, why in found.missing.items() if name != ORACLE or trace is not None}
+    for why in dict.fromkeys(missing.values()):
+        names = ", ".join(f"'{name}'" for name, own in missing.items() if own == why)
         note(f"no figure {names}: {why}")
     if as_json:
         answer: dict[str, Any] = {"report": str(page), "bytes": len(text.encode()), "figures": files[1:]}

@@ -49,8 +49,11 @@ def command_of(settings: Mapping[str, Any], folder: Path | str, rounds: bool = F
         folder: where the results go.
         rounds: keep rounds, whether the run did or not.
     """
-    methods = [each["name"] for each in settings["methods"] if each["name"] != PLAIN]
-    command = ["talon", "bench", "run", *(methods or [PLAIN]), "--prompts", PROMPTS]
+    methods = [each["name"] for each in settings["methods"] if each["name"] != PLAIN and "peer" not in each]
+    command = ["talon", "bench", "run", *(methods or [PLAIN])]
+    for each in settings["methods"]:
+        command += ["--peer", each["name"]] if "peer" in each else []
+    command += ["--prompts", PROMPTS]
     fields: Any = attrs.fields(Plan)
     for name in OPTIONS:
         if settings.get(name, default := getattr(fields, name).default) != default:

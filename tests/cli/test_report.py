@@ -93,6 +93,7 @@ def test_a_run_without_rounds_says_how_to_make_one_with_them(bench, talon, promp
     why = "The run kept no rounds; this command makes a run that does: talon "
     assert f"no figure 'ranks', 'shapes', 'steps', 'timeline', 'lanes': {why}" in ran.err
     assert ran.err.count(why) == 1
+    assert "oracle" not in ran.err  # nobody gave a trace, which is no fault
     sentence = ran.answer["missing"]["steps"]
     command = sentence[sentence.index("talon bench") :].replace(PROMPTS, str(prompts))
     assert talon(*shlex.split(command.replace("FOLDER", str(tmp_path / "new")))[1:]).status == 0

@@ -1,5 +1,6 @@
 """The figures of a report, against what the run says in other ways."""
 
+import copy
 import itertools
 import shutil
 import statistics
@@ -16,6 +17,7 @@ from talon_core.report.efficiency import PRICES, Offers, cheapest, oracle_of
 from talon_core.report.figures import ALL, FIGURES
 from talon_core.report.gather import Besides, report_of
 from talon_core.report.lanes import stretches
+from talon_core.report.progress import command_of
 from talon_core.report.shapes import MOST_RANKS
 from talon_core.report.steps import MOST_NODES, read_questions
 from talon_core.report.texts import Texts
@@ -223,6 +225,14 @@ def test_without_rounds_the_rest_is_there_and_a_command_is_told(results, tmp_pat
         assert " talon bench run " in found.missing[name]
         assert found.missing[name].endswith("--rounds --out FOLDER")
     assert all(not each.walks for each in found.walks.prompts)
+
+
+def test_the_command_of_a_run_names_its_peers_as_peers(results):
+    settings = copy.deepcopy(results.manifest["settings"])
+    settings["methods"] += [{"name": "llama-cpp:draft=ngram-simple", "lossless": "measured", "peer": "llama-cpp"}]
+    own = command_of(results.manifest["settings"], "OUT")
+    before, prompts, after = own.partition(" --prompts ")
+    assert command_of(settings, "OUT") == f"{before} --peer llama-cpp:draft=ngram-simple{prompts}{after}"
 
 
 def test_a_run_that_drafts_nothing_says_so(decoded):
