@@ -17,20 +17,23 @@ from talon_core.runtime.modules import Modules
 
 
 @contextmanager
-def evaluating(modules: Modules) -> Iterator[None]:
+def evaluating(modules: Modules) -> Iterator[bool]:
     """While entered, a model is in evaluation mode, and what was compiled of it runs as it is written.
 
     A compiler would trace into our kernels. After it each module is back in the mode it was in.
 
     Args:
         modules: the model's.
+
+    Yields:
+        Whether nothing had to be done for that.
     """
     training, compiled = modules.mode()
     with _UNCOMPILED if compiled else nullcontext():
         try:
             for module in training:
                 module.training = False
-            yield
+            yield not training and not compiled
         finally:
             for module in training:
                 module.training = True

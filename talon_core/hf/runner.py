@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
+from threading import RLock
 from typing import Any
 
 import attrs
@@ -87,6 +89,10 @@ class ModelRunner:
         self._marks: list[object] = []  # of the model, as it was found the last time
         self._changes = 0  # how often it was found to be another one
         self._opened_at: dict[int, int] = {}  # by slot, after how many changes
+        self._put_off: Callable[[], None] | None = None  # what a session has not set up yet
+        self._setting_up = RLock()
+        self._as_is = False  # whether nothing of the model was in training or compiled, when that was seen last
+        executor.set_up.append(self.set_up)
         self._accelerated = None
         if accelerator is not None:
             try:
@@ -129,16 +135,35 @@ class ModelRunner:
             self._look(modules, watchful.watches if watchful is not None else lambda _: False)
         # streams and captures are those of the current device
         device = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
-        with device, self._switch.switched(), evaluating(self._modules), ExitStack() as stack:
-            self._captured = stack.enter_context(captured_states(self.model, self.features, self._layers))
-            stack.callback(self._captured.clear)
-            faster = self._accelerated
-            if faster is not None:
-                stack.enter_context(faster.again() if again and isinstance(faster, RepeatableSession) else faster)
+        with device, self._switch.switched(), ExitStack() as stack:
+            self._put_off = partial(self._enter_parts, stack, again)
+            if modules or not self._as_is or not all(one.asks for one in (self.executor, *self.others)):
+                self.set_up()
             if watchful is not None and watchful.changes != seen:
                 self._changes += 1
                 self._forget()
-            yield
+            try:
+                yield
+            finally:
+                self._put_off = None
+
+    def set_up(self) -> None:
+        """Set up what the session has put off: all that is needed where modules of the model are run.
+
+        A round whose passes are all recorded needs none of it, and to look at hundreds of modules takes long.
+        """
+        with self._setting_up:
+            inside, self._put_off = self._put_off, None
+            if inside is not None:
+                inside()
+
+    def _enter_parts(self, stack: ExitStack, again: bool) -> None:
+        self._as_is = stack.enter_context(evaluating(self._modules))
+        self._captured = stack.enter_context(captured_states(self.model, self.features, self._layers))
+        stack.callback(self._captured.clear)
+        faster = self._accelerated
+        if faster is not None:
+            stack.enter_context(faster.again() if again and isinstance(faster, RepeatableSession) else faster)
 
     def _look(self, modules: Sequence[nn.Module], watched: Callable[[Tensor], bool]) -> None:
         """Notice whether the model is another one than before; then texts are not taken over, nor passes repeated.

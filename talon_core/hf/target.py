@@ -106,6 +106,7 @@ class HFTarget(NetworkTarget):
 
     def executor(self) -> Executor:
         made = executor_for(self.attention, self.device, self.graphs() if self.graphs is not None else None)
+        made.set_up.append(lambda: self.runner.set_up())  # the drafter's passes may run layers of the model
         self._executors.add(made)
         return made
 

@@ -92,15 +92,20 @@ class Executor(ABC):
         cache: likewise.
         can_walk: whether `walk` can be called.
         can_draw: whether it can be called with `drawn`.
+        asks: whether it calls `set_up`. Where it does not, a session may put nothing off.
+        set_up: called before the network itself is run, and not what was recorded of it: each sets up what a session
+            of it has put off.
     """
 
     can_walk: bool = False
     can_draw: bool = False
+    asks: bool = False
 
     def __init__(self, attention: AttentionBackend, device: torch.device, cache: KeyValueCache) -> None:
         self.attention = attention
         self.device = device
         self.cache = cache
+        self.set_up: list[Callable[[], None]] = []
 
     @property
     def failure(self) -> str | None:
@@ -173,12 +178,17 @@ class Executor(ABC):
         busy = [slot for slot in slots if self.cache.staged[slot]]
         if busy:
             raise ValueError(f"slot {busy[0]} has staged nodes; commit them before more of its text is read")
+        self._set_up()
         start, count = self.cache.lengths[slots[0]], max(counts)
         self.cache.stage_prompts(slots, counts)
         positions = torch.arange(start, start + count, device=self.device)
         yield positions.expand(len(slots), count), PromptPass(start, count, self.attention)
         for slot, own in zip(slots, counts, strict=True):
             self.cache.lengths[slot] += own
+
+    def _set_up(self) -> None:
+        for what in self.set_up:
+            what()
 
     def inputs(self, staged: Staged) -> PassInputs:
         """What a pass over the nodes of trees reads that are not staged in the cache yet.
@@ -362,6 +372,8 @@ class HostExecutor(Executor):
         recorder: writes passes down; None runs all as they are.
     """
 
+    asks = True
+
     def __init__(self, attention: AttentionBackend, device: torch.device, recorder: PassRecorder | None = None) -> None:
         super().__init__(attention, device, TreeCache())
         self.cache: TreeCache
@@ -387,6 +399,7 @@ class HostExecutor(Executor):
         check_numbers(inputs, more)
 
         def plainly() -> T:
+            self._set_up()
             with torch.inference_mode():
                 self.cache.stage(inputs.counts)
                 sent = {name: torch.from_numpy(numbers.values).to(self.device) for name, numbers in more.items()}
@@ -394,7 +407,11 @@ class HostExecutor(Executor):
                 ids, positions = (torch.from_numpy(one).to(self.device) for one in (inputs.ids, inputs.positions))
                 return work(TreeView(ids, positions, this_pass, sent))
 
-        made = self._passes.run(inputs, work, kind, more, plainly) if self._passes is not None else plainly()
+        def noted(view: TreeView) -> T:
+            self._set_up()
+            return work(view)
+
+        made = self._passes.run(inputs, noted, kind, more, plainly) if self._passes is not None else plainly()
         self.cache.staged_now(inputs.counts)
         return made
 
@@ -430,6 +447,7 @@ class HostExecutor(Executor):
         return self._recorder.best_numbers(scores, width)
 
     def call(self, kind: Hashable, function: Callable[..., T], *inputs: Tensor) -> T:
+        self._set_up()
         return function(*inputs)
 
     def lasting(self, found: Tensor) -> Tensor:

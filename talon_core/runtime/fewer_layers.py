@@ -40,7 +40,9 @@ def without_layers(model: Any, skip: Sequence[int]) -> Any:
             child.config = text
         setattr(part, name, child)
         part = child
-    setattr(part, path[-1], nn.ModuleList([layers[layer] for layer in kept]))
+    fewer = nn.ModuleList([layers[layer] for layer in kept])
+    fewer.training = layers.training  # a new one is in training
+    setattr(part, path[-1], fewer)
     return top
 
 

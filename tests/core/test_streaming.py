@@ -17,8 +17,10 @@ from talon_core import Chunk, Engine, Request, Result, TableTarget
 from talon_core.decoding.decoder import Decoder
 from talon_core.errors import BusyError
 from talon_core.request import FINISH_REASONS, Criterion
+from talon_core.runtime.modules import Modules
 from talon_core.sessions import RepeatableSession
 from talon_core.target import NOT_GREEDY
+from talon_kernels.native import unavailable
 from talon_strategies.rules.match import Match
 from talon_tests.tiny_models import tiny_model
 
@@ -506,3 +508,26 @@ def test_a_result_taken_midway_stays_as_it_was(model: Any) -> None:
     before = (list(midway.token_ids), len(midway.rounds))
     list(stream)
     assert (midway.token_ids, len(midway.rounds)) == before
+
+
+@pytest.mark.parametrize("parts", [{"policy": None}, PARTS, {**PARTS, "drafter": "draft-model:skip=1"}], ids=str)
+def test_rounds_whose_passes_are_recorded_look_at_no_mode_of_any_module(
+    monkeypatch: pytest.MonkeyPatch, parts: dict[str, Any]
+) -> None:
+    if (why := unavailable()) is not None:
+        pytest.skip(f"passes are recorded by the native kernels, and {why}")
+    model = tiny_model("llama", hidden_size=128)  # whose heads the kernels take
+    decoder, looked = talon_core.load(model, **parts), []
+    mode = Modules.mode
+    monkeypatch.setattr(Modules, "mode", lambda self: looked.append(self) or mode(self))
+    stream, each = decoder.stream(PROMPT, max_new_tokens=40), []
+    for _ in stream:
+        each.append(len(looked))
+        looked.clear()
+    assert each[0] > 0  # the prompt is read by the network itself
+    assert each.count(0) > len(each) // 3  # and so are the first passes of each kind
+    model.train()
+    again = decoder.stream(PROMPT, max_new_tokens=40)
+    for _ in again:
+        assert all(module.training for module in model.modules())
+    assert again.result().token_ids == stream.result().token_ids == plain(model.eval(), 40)
