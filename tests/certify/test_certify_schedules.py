@@ -47,7 +47,7 @@ POLICIES = [
     Chain(length=2),
     SampledChain(length=2),
     TalonSampled(budget=4),
-    SpecInfer(),
+    SpecInfer(widths=(1, 2)),
     CoinTosser(budget=3),
     GammaTune(),
     Bandit(of="chain[length=2]+talon[budget=3]"),
@@ -57,7 +57,8 @@ POLICIES = [
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=spelled)
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda one: one.name)
-def test_the_law_does_not_move_whatever_is_delayed_reordered_or_dropped(policy, schedule):
+def test_the_law_does_not_move_whatever_is_delayed_reordered_or_dropped(policy, schedule, monkeypatch):
+    monkeypatch.setattr(trial, "MOST_OUTCOMES", 100)  # most of the work was in worlds that were left out in the end
     worlds = 30 if schedule == Pearl() else 12  # it verifies fewer trees
     certificate = certify(policy, schedule=schedule, worlds=worlds, seed=1)
     assert certificate.certified
@@ -91,12 +92,15 @@ def test_the_adversary_leaves_enough_to_be_used(policy):
     assert told.count(False) > 20
 
 
-def largest_error(rule, policy, schedule, worker=None):
-    worst = 0.0
+def errors(rule, policy, schedule, worker=None):
+    """In each of thirty worlds, worked out when it is asked for."""
     for world in some_worlds(30, draws=True):
         decoder = decoder_of(world, rule, policy, schedule, worker)
-        worst = max(worst, distance(emitted_law(decoder, world.request), ancestral_law(decoder.target, world.request)))
-    return worst
+        yield distance(emitted_law(decoder, world.request), ancestral_law(decoder.target, world.request))
+
+
+def is_found_out(*parts):
+    return any(error > 0.01 for error in errors(*parts))
 
 
 def error_of_long_texts():
@@ -161,12 +165,13 @@ class RowsOnTheirOwn(AcceptanceRule):
 @pytest.mark.parametrize("rule", [BranchByTarget(), RowsOnTheirOwn()], ids=lambda one: one.name)
 def test_rules_of_released_code_are_refused(rule, monkeypatch):
     monkeypatch.setattr(trial, "worlds_by_size", lambda **_: [])  # the first world that shows it is simple enough
+    monkeypatch.setattr(trial, "MOST_OUTCOMES", 100)
     with pytest.raises(CertificationError, match="REFUTED"):
         certify(Talon(budget=3, top_k=2), rule, schedule=Cached(budget=4), worlds=100)
 
 
 def test_what_is_right_is_not_refused_by_the_same_means():
-    assert largest_error(Match(), Chain(length=2), Cached(budget=9), InLine) < TOLERANCE
+    assert max(errors(Match(), Chain(length=2), Cached(budget=9), InLine)) < TOLERANCE
     assert error_of_long_texts() < TOLERANCE
 
 
@@ -200,7 +205,7 @@ def test_a_cached_row_accepted_by_argmax_on_a_miss_is_refused(monkeypatch):
         return original(self, frontiers)
 
     monkeypatch.setattr(AheadDrafter, "propose", proposed)
-    assert largest_error(ArgmaxOnMiss(), Chain(length=2), Cached(budget=1), InLine) > 0.01
+    assert is_found_out(ArgmaxOnMiss(), Chain(length=2), Cached(budget=1), InLine)
 
 
 def test_a_bonus_token_and_a_provisional_continuation_together_are_refused(monkeypatch):
@@ -255,7 +260,7 @@ def test_an_outcome_that_is_repaired_to_fit_what_was_prepared_is_refused(monkeyp
 
     monkeypatch.setattr(AheadDrafter, "verifying", noted)
     monkeypatch.setattr(Sequence, "accept", repaired)
-    assert largest_error(Match(), Chain(length=2), Cached(budget=2), InLine) > 0.01
+    assert is_found_out(Match(), Chain(length=2), Cached(budget=2), InLine)
 
 
 def test_drafts_drawn_beforehand_that_are_dropped_when_they_are_late_are_refused():
@@ -276,7 +281,7 @@ def test_drafts_drawn_beforehand_that_are_dropped_when_they_are_late_are_refused
                 return super().grow(tree, candidates, choices)
             return first
 
-    assert largest_error(Block(), InTime(length=2), Cached(budget=4)) > 0.01
+    assert is_found_out(Block(), InTime(length=2), Cached(budget=4))
 
 
 def test_what_was_prepared_for_another_text_is_dropped_whoever_brings_it(monkeypatch):

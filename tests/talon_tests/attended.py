@@ -44,6 +44,7 @@ def truth_of(
 ) -> Tensor:
     """One query of one head at a time, in float64; shapes as in `tree_attention`."""
     group = len(query) // key.shape[1]
+    query, key, value = query.double(), key.double(), value.double()
     out = torch.zeros(*query.shape[:2], value.shape[3], dtype=torch.float64)
     for row, parents in enumerate(layout.parents):
         prefix, first, start = (int(x[row]) for x in (layout.prefix_lengths, layout.first_queries, layout.starts))
@@ -57,13 +58,13 @@ def truth_of(
                 rows = rows[positions[-1] - positions < window]
             for head in range(len(query)):
                 at = start + node - first
-                score = scale * key[row, head // group, rows].double() @ query[head, at].double()
+                score = scale * key[row, head // group, rows] @ query[head, at]
                 if softcap is not None:
                     score = softcap * torch.tanh(score / softcap)
                 if sinks is not None:
                     score = torch.cat([score, sinks[head : head + 1].double()])
                 prob = score.softmax(0)[: len(rows)]
-                out[head, at] = prob @ value[row, head // group, rows].double()
+                out[head, at] = prob @ value[row, head // group, rows]
     return out
 
 
