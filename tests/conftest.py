@@ -438,9 +438,9 @@ def gemma() -> Iterator[tuple[Any, Any]]:
         yield loaded
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shared_target() -> "Callable[..., Decoder]":
-    """Makes decoders as `decoder_for_model` does; see `SharedTargets`."""
+    """Makes decoders as `decoder_for_model` does, of one target and one drafter in a run; see `SharedTargets`."""
     from talon_tests.shared_targets import SharedTargets
 
-    return SharedTargets().decoder
+    return SharedTargets(drafters=True).decoder

@@ -16,6 +16,7 @@ import attrs
 import numpy as np
 import pytest
 
+from talon_core import build
 from talon_core.choices import Choices, Foreseen
 from talon_core.decoding.decoder import Decoder
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
@@ -235,7 +236,7 @@ def test_a_target_draws_by_itself_each_token_with_the_numbers_of_its_share(
     """Numbers from 0 to 1 are tried at both ends of each token's share: between them they are the token's, too."""
     usual = shared_target(*smollm, Parts("eagle3", "talon:budget=4,top_k=2", "match", graphs=False))
     target = HFTarget(smollm[0], PlainDevice(), usual.target.accelerator, usual.target.states, probe=False)
-    decoder = Decoder(target, usual.rule, usual.policy, usual.drafter_spec, usual.frontend)
+    decoder = Decoder(target, usual.rule, usual.policy, build("drafter", "eagle3"), usual.frontend)
     decoder.engine.allocator = None
     shares = [(text, ends(law, text)) for text in law]
     wanted, numbers = [text for text in law for _ in range(2)], []

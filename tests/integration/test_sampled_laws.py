@@ -3,7 +3,7 @@
 `test_enumerated_laws.py` computes their probabilities, from a drafter that is cut to two tokens. Here seeded choices
 draw from the whole laws of the drafter and the model, as they do for a user.
 
-720 texts of three tokens are made, where 27 are possible. How often they come is held against their exact probabilities
+675 texts of three tokens are made, where 27 are possible. How often they come is held against their exact probabilities
 by G-tests of the first token, of the first two and of all three, with a false alarm rate of 1e-4 together. The seeds
 are fixed, so on one machine a version of the code passes always or never. If the probabilities of the two likeliest
 tokens were wrong by 0.1 in every first, every second or every third place, that would be found with a probability above
@@ -27,7 +27,7 @@ from talon_tests.plain_law import OPTIONS, TOKENS, Texts, firsts
 from talon_tests.sleeping import sleeping
 from talon_tests.wrong import NoLeftover
 
-SAMPLES, BATCH = 720, 45
+SAMPLES, BATCH = 675, 45
 FALSE_ALARM = 1e-4
 
 

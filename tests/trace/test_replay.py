@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.costs import Costs
-from talon_core.decoding.decoder import Decoder
 from talon_core.drafter import Frontier
 from talon_core.plugins.parts import Parts
 from talon_core.plugins.registry import load_registry
@@ -32,7 +31,6 @@ from talon_drafters import Lookahead
 from talon_drafters.eagle.network import EagleHead
 from talon_strategies import Talon
 from talon_tests.prices import PricesByLength
-from talon_tests.shared_targets import SharedTargets
 
 DETERMINISTIC = {
     "none": "none",
@@ -114,12 +112,6 @@ def decoded(
     return of(result.rounds)
 
 
-@pytest.fixture(scope="module")
-def shared_parts() -> Callable[..., Decoder]:
-    """As `shared_target`, of one drafter where its options are the same."""
-    return SharedTargets(drafters=True).decoder
-
-
 def test_every_built_in_policy_and_drafter_is_tried() -> None:
     registry = load_registry()
     assert {*DETERMINISTIC, *DRAWN, *PRICED} == {*registry.names("tree policy"), "none"}
@@ -128,22 +120,22 @@ def test_every_built_in_policy_and_drafter_is_tried() -> None:
 
 @pytest.mark.parametrize("policy", DETERMINISTIC.values(), ids=DETERMINISTIC.keys())
 def test_the_rounds_are_those_of_greedy_decoding(
-    tiny: Any, shared_parts: Any, recorded: Callable[..., Trace], policy: str
+    tiny: Any, shared_target: Any, recorded: Callable[..., Trace], policy: str
 ) -> None:
     trace = recorded(tiny)
     for text in trace:
-        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy, shared_parts), 0)
+        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy, shared_target), 0)
 
 
 @pytest.mark.parametrize("policy", PRICED.values(), ids=PRICED.keys())
 def test_so_are_those_of_policies_that_ask_what_passes_take_by_the_same_costs(
-    tiny: Any, shared_parts: Any, recorded: Callable[..., Trace], policy: str
+    tiny: Any, shared_target: Any, recorded: Callable[..., Trace], policy: str
 ) -> None:
     trace = recorded(tiny)
     sizes = set()
     for text in trace:
         found = replayed(trace, text, policy, PricesByLength())
-        assert found == (decoded(tiny, trace, text, policy, shared_parts, PricesByLength()), 0)
+        assert found == (decoded(tiny, trace, text, policy, shared_target, PricesByLength()), 0)
         sizes |= {len(tokens) for tokens, _, _ in found[0]}
     assert len(sizes) > 2
     assert max(sizes) > 3
@@ -151,40 +143,40 @@ def test_so_are_those_of_policies_that_ask_what_passes_take_by_the_same_costs(
 
 @pytest.mark.parametrize("policy", DRAWN.values(), ids=DRAWN.keys())
 def test_so_are_those_of_policies_that_draw_where_whole_laws_were_recorded(
-    small: Any, shared_parts: Any, recorded: Callable[..., Trace], policy: str
+    small: Any, shared_target: Any, recorded: Callable[..., Trace], policy: str
 ) -> None:
     trace = recorded(small, laws=True, max_new_tokens=8, width=11, nodes=121, depth=3, least=0.0)
     for text in trace:
         found = replayed(trace, text, policy, PricesByLength())
-        assert found == (decoded(small, trace, text, policy, shared_parts, PricesByLength()), 0)
+        assert found == (decoded(small, trace, text, policy, shared_target, PricesByLength()), 0)
 
 
 @pytest.mark.parametrize("policy", [DETERMINISTIC["talon"], DETERMINISTIC["eagle2"], "none"])
 def test_a_text_that_was_drawn_is_replayed_by_sample_and_match(
-    tiny: Any, shared_parts: Any, recorded: Callable[..., Trace], policy: str
+    tiny: Any, shared_target: Any, recorded: Callable[..., Trace], policy: str
 ) -> None:
     trace = recorded(tiny, temperature=0.7, seed=3)
     texts = [*trace]
     assert len({tuple(text.ids[text.prompt_tokens :].tolist()) for text in texts}) > 1
     for text in texts:
-        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy, shared_parts), 0)
+        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy, shared_target), 0)
 
 
 @pytest.mark.parametrize("policy", [DETERMINISTIC["talon"], DETERMINISTIC["static"]])
 def test_a_drafter_of_texts_is_asked_again(
-    tiny: Any, shared_parts: Any, recorded: Callable[..., Trace], policy: str
+    tiny: Any, shared_target: Any, recorded: Callable[..., Trace], policy: str
 ) -> None:
     trace = recorded(tiny, "ngram")
     assert all(text.rows is None for text in trace)
     for text in trace:
-        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy, shared_parts), 0)
+        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy, shared_target), 0)
     other = recorded(tiny)
     for text, same in zip(trace, other, strict=True):
         assert replayed(trace, text, policy) == replayed(other, same, f"ngram/{policy}")
 
 
 def test_drafters_that_look_up_are_asked_again_where_their_files_are(
-    tiny: Any, shared_parts: Any, recorded: Callable[..., Trace], tmp_path: Path
+    tiny: Any, shared_target: Any, recorded: Callable[..., Trace], tmp_path: Path
 ) -> None:
     ngram = recorded(tiny, "ngram")
     texts = [Piece(text.ids) for text in ngram]
@@ -192,17 +184,17 @@ def test_drafters_that_look_up_are_asked_again_where_their_files_are(
     for drafter in ("pld", f"datastore:path={tmp_path / 'index'}"):
         trace = recorded(tiny, drafter)
         found = [replayed(trace, text, "talon") for text in trace]
-        assert found == [(decoded(tiny, trace, text, "talon", shared_parts), 0) for text in trace]
+        assert found == [(decoded(tiny, trace, text, "talon", shared_target), 0) for text in trace]
         assert found == [replayed(ngram, text, f"{drafter} / talon") for text in ngram]
 
 
 def test_layers_that_follow_the_text_are_replayed_and_a_window_beside_the_trees_is_refused(
-    tiny: Any, shared_parts: Any, recorded: Callable[..., Trace]
+    tiny: Any, shared_target: Any, recorded: Callable[..., Trace]
 ) -> None:
     trace = recorded(tiny, "conflayers:context=8,every=8", width=8, nodes=2, depth=6)
     for text in trace:
         policy = DETERMINISTIC["chain"]
-        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy, shared_parts), 0)
+        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy, shared_target), 0)
     with pytest.raises(ValueError, match="drafter 'lookahead' with these options asks the target beside every tree"):
         recorded(tiny, "lookahead")
     with pytest.raises(ValueError, match="'lookahead' needs the model"):
@@ -229,7 +221,7 @@ SMOLLM = [
 )
 def test_the_rounds_are_those_of_decoding_smollm(
     smollm: tuple[Any, Any],
-    shared_parts: Any,
+    shared_target: Any,
     recorded: Callable[..., Trace],
     english: Any,
     eagle: str,
@@ -241,7 +233,7 @@ def test_the_rounds_are_those_of_decoding_smollm(
     trace = recorded(smollm, made, prompts=english, max_new_tokens=tokens, nodes=24, depth=6)
     (text,) = trace
     spec, costs = {**DETERMINISTIC, **PRICED}[policy], PricesByLength()
-    expected = decoded(smollm, trace, text, spec, shared_parts, costs)
+    expected = decoded(smollm, trace, text, spec, shared_target, costs)
     assert replayed(trace, text, spec, costs) == (expected, 0)
     assert policy == "none" or any(len(tree) > 1 for tree, _, _ in expected)
     if (drafter, policy) == ("eagle3", "talon"):
@@ -284,7 +276,7 @@ def eagle(smollm: tuple[Any, Any], tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", DRAWN.values(), ids=DRAWN.keys())
 def test_so_are_those_of_policies_that_draw_on_smollm(
-    smollm: tuple[Any, Any], shared_parts: Any, recorded: Callable[..., Trace], english: Any, policy: str
+    smollm: tuple[Any, Any], shared_target: Any, recorded: Callable[..., Trace], english: Any, policy: str
 ) -> None:
     trace = recorded(smollm, "eagle3", prompts=english, raw=True, max_new_tokens=6, nodes=8, depth=3, laws=True)
     (text,) = trace
@@ -293,7 +285,7 @@ def test_so_are_those_of_policies_that_draw_on_smollm(
         rounds, outside = replayed(seeded, text, policy, PricesByLength())
         if not outside:
             break
-    assert (rounds, outside) == (decoded(smollm, seeded, text, policy, shared_parts, PricesByLength()), 0)
+    assert (rounds, outside) == (decoded(smollm, seeded, text, policy, shared_target, PricesByLength()), 0)
 
 
 @pytest.fixture(scope="module")
@@ -304,14 +296,14 @@ def english(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_questions_outside_the_superset_are_counted(
-    tiny: Any, shared_parts: Any, recorded: Callable[..., Trace]
+    tiny: Any, shared_target: Any, recorded: Callable[..., Trace]
 ) -> None:
     trace = recorded(tiny, width=2, nodes=1, depth=2)
     text = next(iter(trace))
     _, outside = replayed(trace, text, "talon:budget=14,top_k=4")
     assert outside > 0
     rounds, outside = replayed(trace, text, "chain:length=2")
-    assert (rounds, outside) == (decoded(tiny, trace, text, "chain:length=2", shared_parts), 0)
+    assert (rounds, outside) == (decoded(tiny, trace, text, "chain:length=2", shared_target), 0)
 
 
 def test_at_a_temperature_rules_test_the_laws_that_were_recorded(small: Any, recorded: Callable[..., Trace]) -> None:
