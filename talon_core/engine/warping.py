@@ -90,14 +90,11 @@ class Warping:
     alone: tuple[Processor, ...] | None = attrs.field(init=False)
     few: tuple[Sequence[Processor], int] | None = attrs.field(init=False)
 
-    @alone.default
-    def _alone(self) -> tuple[Processor, ...] | None:
+    def __attrs_post_init__(self) -> None:
         found = prefix_free(self.sampling.processors)
-        return None if isinstance(found, str) else found
-
-    @few.default
-    def _few(self) -> tuple[Sequence[Processor], int] | None:
-        return None if self.alone is None else temperature_and_top_k(self.alone)
+        alone = None if isinstance(found, str) else found
+        object.__setattr__(self, "alone", alone)
+        object.__setattr__(self, "few", None if alone is None else temperature_and_top_k(alone))
 
 
 @attrs.frozen(eq=False)
