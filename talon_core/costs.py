@@ -350,7 +350,7 @@ class MeasuredCosts(Costs):
 
     def went(self, spans: Sequence[Span]) -> None:
         """A round of a sequence that was alone took this."""
-        self._overheads.learn(spans)
+        self._overheads.add(spans)
 
     def forget(self) -> None:
         """Nothing is known any more."""

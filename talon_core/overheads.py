@@ -11,6 +11,9 @@ from talon_core.rounds import Span
 LATEST = 32
 """Rounds that are remembered, of either kind."""
 
+WAITING = 256
+"""Rounds that wait until somebody asks, at most; of more the latest count."""
+
 
 def _latest() -> deque[float]:
     return deque(maxlen=LATEST)
@@ -25,18 +28,30 @@ class Overheads:
     Of the policy's time, a layer takes what it is asked for that layer: how many candidates it wants, and which of
     them it chooses, the checks included.
 
-    Attributes:
+    Rounds are noted, and looked at when somebody asks: most policies never do.
+
+    Args:
         plain: of rounds in which the drafter was not asked.
         drafted: of the others, without their layers.
         layers: of a layer, in the mean over those of a round.
+        waiting: what took time in rounds that nobody has looked at.
     """
 
-    plain: deque[float] = attrs.field(factory=_latest)
-    drafted: deque[float] = attrs.field(factory=_latest)
-    layers: deque[float] = attrs.field(factory=_latest)
+    _plain: deque[float] = attrs.field(factory=_latest)
+    _drafted: deque[float] = attrs.field(factory=_latest)
+    _layers: deque[float] = attrs.field(factory=_latest)
+    _waiting: deque[Sequence[Span]] = attrs.field(factory=lambda: deque(maxlen=WAITING))
 
-    def learn(self, spans: Sequence[Span]) -> None:
+    def add(self, spans: Sequence[Span]) -> None:
         """Take note of a round, by what took time in it; one that was not verified says nothing."""
+        self._waiting.append(spans)
+
+    def _learn(self) -> None:
+        """Look at the rounds that wait."""
+        while self._waiting:
+            self._look(self._waiting.popleft())
+
+    def _look(self, spans: Sequence[Span]) -> None:
         verified = [span for span in spans if span.part == "verify"]
         if not verified:
             return
@@ -47,31 +62,32 @@ class Overheads:
         whole = max(span.end for span in spans) - min(span.start for span in spans)
         passes = sum(span.seconds for span in (*verified, *drafts))
         if not layers:
-            self.plain.append(max(whole - passes, 0.0))
+            self._plain.append(max(whole - passes, 0.0))
             return
         own = _of_layers(layers, policy)
-        self.drafted.append(max(whole - passes - own, 0.0))
-        self.layers.append(own / len(layers))
+        self._drafted.append(max(whole - passes - own, 0.0))
+        self._layers.append(own / len(layers))
 
     def of(self, drafted: bool) -> float | None:
         """Of a round in which the drafter is asked, or of one in which it is not; None if none was measured."""
-        seconds = self.drafted if drafted else self.plain
+        self._learn()
+        seconds = self._drafted if drafted else self._plain
         return median(seconds) if seconds else None
 
     @property
     def of_layer(self) -> float | None:
         """Of a layer; None if none was measured."""
-        return median(self.layers) if self.layers else None
+        self._learn()
+        return median(self._layers) if self._layers else None
 
     def copied(self) -> "Overheads":
         """The same, as it is now."""
-        return Overheads(self.plain.copy(), self.drafted.copy(), self.layers.copy())
+        return Overheads(self._plain.copy(), self._drafted.copy(), self._layers.copy(), self._waiting.copy())
 
     def clear(self) -> None:
         """Nothing is known any more."""
-        self.plain.clear()
-        self.drafted.clear()
-        self.layers.clear()
+        for kept in (self._plain, self._drafted, self._layers, self._waiting):
+            kept.clear()
 
 
 def _of_layers(layers: Sequence[Span], policy: Sequence[Span]) -> float:

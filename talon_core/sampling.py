@@ -27,6 +27,20 @@ class Sampling:
     temperature: float = 1.0
 
 
+@attrs.frozen
+class Temperature:
+    """The processor that divides scores by a temperature, as `transformers.TemperatureLogitsWarper` does.
+
+    Attributes:
+        temperature: above 0.
+    """
+
+    temperature: float
+
+    def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
+        return scores / self.temperature
+
+
 def temperature_sampling(temperature: float, processors: Sequence[Processor] = ()) -> Sampling:
     """Sampling at a temperature after `processors`; temperature 0 is greedy."""
     fault = fault_of_temperature(temperature)
@@ -34,4 +48,4 @@ def temperature_sampling(temperature: float, processors: Sequence[Processor] = (
         raise ValueError(f"temperature is {temperature}; {fault}")
     if temperature == 0:
         return Sampling(False, tuple(processors))
-    return Sampling(True, (*processors, lambda _ids, scores: scores / temperature), temperature)
+    return Sampling(True, (*processors, Temperature(temperature)), temperature)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
-from talon_core.candidates import Candidates, LawRows
+from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Proposed
 from talon_core.target import (
     ALL_WALKED,
@@ -21,6 +21,7 @@ from talon_core.target import (
     check_open,
 )
 from talon_core.tree import FloatArray, IntArray, TokenTree
+from talon_core.tree_arrays import floats
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -90,10 +91,11 @@ class TableTarget(Target):
     def _logits(self, prefix: list[int], tree: TokenTree) -> "Tensor":
         import torch
 
+        last = prefix[max(len(prefix) - self.order, 0) :]  # no more is looked at
         texts: list[list[int]] = []
         for token, parent in zip(tree.tokens.tolist(), tree.parents.tolist(), strict=True):
-            texts.append([*(texts[parent] if parent >= 0 else prefix), token])
-        return torch.as_tensor(np.stack([self.after(text) for text in texts]))
+            texts.append([*(texts[parent] if parent >= 0 else last), token])
+        return torch.from_numpy(np.array([self.after(text) for text in texts]))
 
     def commit(self, paths: Mapping[int, IntArray]) -> None:
         for slot, path in paths.items():
@@ -101,9 +103,24 @@ class TableTarget(Target):
 
 
 def _laws(given: Any) -> FloatArray:
-    laws: FloatArray = np.array(given, dtype=np.float64, ndmin=2)
-    laws.flags.writeable = False
-    return laws
+    return floats(np.array(given, dtype=np.float64, ndmin=2))
+
+
+@attrs.frozen(eq=False)
+class _RowsOfTable:
+    """The handle of laws that are rows of a table; it can be sent to another process.
+
+    Attributes:
+        table: shape `(tables, vocab)`, float64.
+        rows: for each frontier row, that of the table.
+    """
+
+    table: FloatArray
+    rows: Sequence[int]
+
+    def __call__(self, row: int) -> FloatArray:
+        law: FloatArray = self.table[self.rows[row]]
+        return law
 
 
 def path_number(path: Iterable[int]) -> int:
@@ -175,7 +192,7 @@ class TableDrafter(Memoryless):
         rows = [self._row(tree, node) for node in frontier.tolist()]
         known = width if self.knows is None else min(width, self.knows)
         best, scores = self._ranked
-        tokens, logp = best[rows, :known], scores[rows, :known]
+        tokens, logp = best.take(rows, axis=0)[:, :known], scores.take(rows, axis=0)[:, :known]
         if not self.fills:
             width = max(1, int((tokens >= 0).sum(axis=1).max()))
             tokens, logp = tokens[:, :width].copy(), logp[:, :width].copy()
@@ -185,5 +202,5 @@ class TableDrafter(Memoryless):
             logp = np.concatenate([logp, np.full(missing, -np.inf)], axis=1)
         path_logp = tree.path_logp[frontier][:, None] + logp
         for array in (tokens, logp, path_logp):
-            array.flags.writeable = False
-        return Candidates(frontier, tokens, logp, path_logp, LawRows(self.laws[rows]))
+            array.setflags(write=False)
+        return Candidates(frontier, tokens, logp, path_logp, _RowsOfTable(self.laws, rows))

@@ -59,11 +59,11 @@ def checked_candidates(
     if np.asarray(frontier).tolist() != nodes.tolist():
         given_nodes = written(np.asarray(frontier).tolist())
         raise fail(f"returned candidates for other nodes than the frontier's: {given_nodes}, not {nodes.tolist()}")
-    lowest, top = int(tokens.min()), int(tokens.max())
+    lowest, top = tokens.item(tokens.argmin()), tokens.item(tokens.argmax())  # of so few sooner found than by `min`
     if lowest < -1 or top >= vocab_size:
         bad = lowest if lowest < -1 else top
         raise fail(f"proposed token {bad}; the target's vocabulary has ids 0 to {vocab_size - 1}")
-    padding, highest = tokens < 0, logp.max()  # NaN if there is one
+    padding, highest = tokens < 0, logp.item(logp.argmax())  # NaN if there is one
     if not highest <= LOGP_SLACK or not _same(logp == -np.inf, padding):
         raise fail(f"gave a candidate a log-probability {_NO_LOGP}")
     if highest > 0:  # clipped, so that no path scores above its parent's

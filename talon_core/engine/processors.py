@@ -3,13 +3,11 @@ scores alone."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from talon_core.errors import is_whole, naming
 from talon_core.rule import AcceptanceRule
-
-if TYPE_CHECKING:
-    from talon_core.sampling import Processor
+from talon_core.sampling import Processor, Temperature
 
 REMEMBERING = frozenset(
     {
@@ -50,10 +48,10 @@ def remembering(processors: Iterable[Any]) -> str | None:
     return None
 
 
-def prefix_free(processors: Iterable[Any]) -> "tuple[Processor, ...] | str":
+def prefix_free(processors: Iterable[Any]) -> tuple[Processor, ...] | str:
     """All of them, one after another, if they look at scores alone; otherwise the first one that may look at more.
 
-    Only the classes of `PREFIX_FREE` themselves are taken: a class that inherits from one may do anything.
+    Only `Temperature` and the classes of `PREFIX_FREE` themselves are taken: one that inherits may do anything.
 
     Returns:
         Processors that can be called with many rows and no ids; or the name of a class or a function.
@@ -61,12 +59,13 @@ def prefix_free(processors: Iterable[Any]) -> "tuple[Processor, ...] | str":
     found = (*_flat(processors),)
     for processor in found:
         kind = type(processor)
-        if kind.__module__ != OF_TRANSFORMERS or kind.__name__ not in PREFIX_FREE:
+        known = kind.__module__ == OF_TRANSFORMERS and kind.__name__ in PREFIX_FREE
+        if not known and kind is not Temperature:
             return str(getattr(processor, "__name__", kind.__name__))
     return found
 
 
-def temperature_and_top_k(warpers: "Sequence[Processor]") -> "tuple[Sequence[Processor], int] | None":
+def temperature_and_top_k(warpers: Sequence[Processor]) -> tuple[Sequence[Processor], int] | None:
     """What is done to each score by itself, and how many of the best are left then; None where more is done.
 
     Args:

@@ -10,7 +10,7 @@ from talon_core.engine.acceptors import Acceptor
 from talon_core.engine.checked_policy import checked_budgets
 from talon_core.engine.drafting import DraftLimits
 from talon_core.engine.walking import walked
-from talon_core.engine.warping import TokenBuffer, WarpedLaws, no_law
+from talon_core.engine.warping import TokenBuffer, WarpedLaws, Warping, no_law
 from talon_core.forest_learner import Together
 from talon_core.policy import TreePolicy
 from talon_core.request import INTERRUPTED, Request, Result
@@ -55,6 +55,8 @@ class Sequence:
     policy: TreePolicy
     acceptor: Acceptor
     grower: Together | None = None
+    _committed: TokenBuffer  # where rules and stop conditions read its tokens
+    _warping: Warping
 
     def __init__(self, request: Request, choices: Choices, limit: int, children: str | None = None) -> None:
         self.request = request
@@ -73,7 +75,6 @@ class Sequence:
         self.read = 0
         self.shared: dict[str, Any] = {}
         self._begun_at = 0.0
-        self._committed: TokenBuffer | None = None
         self._budgets: tuple[int, int] | None = None  # of the policy, when it began
         self._children = children
 
@@ -92,6 +93,7 @@ class Sequence:
         self.policy, self.acceptor = policy, acceptor
         self._budgets = checked_budgets(policy)
         self._committed = TokenBuffer(self.request.ids, room, where)
+        self._warping = Warping(self.request.sampling, self._committed, self.request.eos)
         self._begun_at = now
         self.has_begun = True
 
@@ -139,9 +141,7 @@ class Sequence:
             tree: the verified tree.
             outputs: the target's, at its nodes.
         """
-        assert self._committed is not None
-        request = self.request
-        return WarpedLaws(tree, outputs.logits, request.sampling, self._committed, request.eos, outputs.best)
+        return WarpedLaws(tree, outputs.logits, self._warping, outputs.best)
 
     def accept(self, rule: AcceptanceRule, tree: TokenTree, outputs: NodeOutputs) -> Accepted:
         """Let the rule walk, and check what it says.
@@ -177,7 +177,6 @@ class Sequence:
         Returns:
             The tokens, shape `(new,)`, int64, and a key of `FINISH_REASONS`; None where it goes on.
         """
-        assert self._committed is not None
         emitted = [*tree.tokens.take(accepted.path[1:]).tolist(), accepted.token]
         tokens, left = np.array(emitted, dtype=np.int64), self.limit - len(self.token_ids)
         for count, token in enumerate(emitted, start=1):
@@ -195,7 +194,6 @@ class Sequence:
         Returns:
             The tokens that were taken, shape `(new,)`, int64.
         """
-        assert self._committed is not None
         tokens, self.finish_reason = self.cut(tree, accepted)
         self._committed.append(tokens)
         self.token_ids.extend(tokens.tolist())

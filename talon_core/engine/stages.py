@@ -1,6 +1,7 @@
 """One round over some slots: draft, verify, accept, emit, commit, record. What fails for one ends that one alone."""
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import Any
 
 import attrs
@@ -134,7 +135,7 @@ class Stages:
                 tokens=read_only(emitted[slot]),
                 drafted=None if one.drafted is one.tree else one.drafted.without_laws(),
                 draft_passes=one.draft_passes,
-                spans=tuple(sorted((*one.spans, *self._spans[slot], *beside[slot]), key=lambda span: span.start)),
+                spans=tuple(sorted((*one.spans, *self._spans[slot], *beside[slot]), key=attrgetter("start"))),
                 context=context[slot],
                 sequences=len(accepted),
                 inquired=added.get(slot, 0),

@@ -1,7 +1,7 @@
 """From the target's raw logits to the law a token is drawn from, with the true prefix of each node."""
 
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from math import isnan
 from typing import Any
 
 import attrs
@@ -71,6 +71,33 @@ class Left:
 
 
 @attrs.frozen(eq=False)
+class Warping:
+    """How a sequence's scores become laws.
+
+    Args:
+        sampling: how the user wants tokens chosen.
+        prefix: every committed token; the last of them is the root of the tree that is verified.
+        eos: token ids that end the text.
+
+    Attributes:
+        alone: the processors, if they look at scores alone; None where one of them may look at more.
+        few: what they do to each score by itself, and how many of the best they leave then; None where they do more.
+    """
+
+    sampling: Sampling
+    prefix: TokenBuffer
+    eos: frozenset[int] = frozenset()
+    alone: tuple[Processor, ...] | None = attrs.field(init=False)
+    few: tuple[Sequence[Processor], int] | None = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        found = prefix_free(self.sampling.processors)
+        alone = None if isinstance(found, str) else found
+        object.__setattr__(self, "alone", alone)
+        object.__setattr__(self, "few", None if alone is None else temperature_and_top_k(alone))
+
+
+@attrs.frozen(eq=False)
 class WarpedLaws(Laws):
     """The target's laws at a verified tree, warped with the true prefix of each node that is visited.
 
@@ -81,9 +108,7 @@ class WarpedLaws(Laws):
     Args:
         tree: the verified tree.
         logits: raw scores, shape `(nodes, vocab)`.
-        sampling: how the user wants tokens chosen.
-        prefix: every committed token, the tree's root being the last of them.
-        eos: token ids that end the text.
+        warping: the sequence's own.
         best: as that of `NodeOutputs`.
 
     Attributes:
@@ -92,9 +117,7 @@ class WarpedLaws(Laws):
 
     _tree: TokenTree
     _logits: Tensor
-    _sampling: Sampling
-    _prefix: TokenBuffer
-    _eos: frozenset[int] = frozenset()
+    _warping: Warping
     _best: Callable[[Tensor, int], Tensor] | None = None
     failures: list[BaseException] = attrs.field(factory=list)
     _warped: dict[int, Tensor] = attrs.field(factory=dict, init=False)
@@ -110,33 +133,28 @@ class WarpedLaws(Laws):
                 raise
         return self._warped[node]
 
-    @cached_property
-    def _alone(self) -> tuple[Processor, ...] | str:
-        return prefix_free(self._sampling.processors)
-
     def _raw(self, node: int) -> Tensor:
-        scores = self._logits[node]  # (vocab,)
+        scores = self._logits[node : node + 1]  # (1, vocab)
         return scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
 
     def _warp(self, node: int) -> Tensor:
-        scores = self._raw(node)[None]
-        alone = self._alone
-        if not isinstance(alone, str):
-            for processor in alone:  # none of these writes into what it is given
+        scores, warping = self._raw(node), self._warping
+        if warping.alone is not None:
+            for processor in warping.alone:  # none of these writes into what it is given
                 scores = processor(NO_IDS, scores)
             return scores[0]
         path = self._tree.tokens[self._tree.path(node)[1:]]
-        ids = self._prefix.with_path(path)
+        ids = warping.prefix.with_path(path)
         scores = scores.clone()  # processors may write into what they are given
         shape = scores.shape
-        for processor in self._sampling.processors:
+        for processor in warping.sampling.processors:
             scores = processor(ids, scores)
             if not isinstance(scores, Tensor) or scores.shape != shape:
                 raise _no_scores(processor, scores, shape)
         return scores[0]
 
     def at(self, node: int) -> FloatArray:
-        if not self._sampling.do_sample:
+        if not self._warping.sampling.do_sample:
             scores = self._scores(node)
             law = np.zeros(len(scores))
             law[int(scores.argmax())] = 1.0
@@ -150,34 +168,35 @@ class WarpedLaws(Laws):
 
     def _whole(self, node: int) -> FloatArray:
         law = np.asarray(torch.softmax(self._scores(node).double(), dim=-1).cpu().numpy())
-        if np.isnan(law[0]):  # then all of it is
+        if isnan(law.item(0)):  # then all of it is
             raise self._failed(node)
         return law
 
     def _left_at(self, node: int) -> Left | None:
         """What a top-k leaves after `node`, where that can be told without warping every score; None otherwise."""
+        few, best = self._warping.few, self._best
+        if few is None or best is None:
+            return None
         check_node(self._tree, node)
         if node not in self._left:
             try:
-                self._left[node] = self._left_by_top_k(node)
+                self._left[node] = self._left_by_top_k(node, best, *few)
             except BaseException as error:
                 self.failures.append(error)
                 raise
         return self._left[node]
 
-    def _left_by_top_k(self, node: int) -> Left | None:
-        if self._best is None or isinstance(self._alone, str):
-            return None
-        asked = temperature_and_top_k(self._alone)
-        if asked is None or (asked[1] + 1) ** 2 > self._logits.shape[1]:
+    def _left_by_top_k(
+        self, node: int, best: Callable[[Tensor, int], Tensor], before: Sequence[Processor], count: int
+    ) -> Left | None:
+        if (count + 1) ** 2 > self._logits.shape[1]:
             return None  # to find many, each in its place, takes longer than to warp all
-        before, count = asked
         raw = self._raw(node)
-        found = self._best(raw[None], count + 1)[0].numpy()
+        found = best(raw, count + 1)[0].numpy()
         if np.isnan(found[-1]):
             return None  # a score is NaN, or the best one infinite: said by those who see all of them
         tokens = found[: count + 1].astype(np.int64)
-        scores = raw.numpy()[tokens]
+        scores = raw.numpy()[0, tokens]
         for processor in before:
             scores = processor(NO_IDS, torch.from_numpy(scores[None])).numpy()[0]
         if not scores[count] < scores[count - 1]:
@@ -187,12 +206,12 @@ class WarpedLaws(Laws):
         return Left(tokens[order], weights[order] / weights.sum())
 
     def _failed(self, node: int) -> ValueError:
-        error = no_law(self._prefix.length + int(self._tree.depths[node]))
+        error = no_law(self._warping.prefix.length + int(self._tree.depths[node]))
         self.failures.append(error)
         return error
 
     def draw(self, node: int, choices: Choices) -> int:
-        if not self._sampling.do_sample:
+        if not self._warping.sampling.do_sample:
             return int(self._scores(node).argmax())
         if self._logits.device.type == "cpu" or not isinstance(choices, Foreseen):
             left = self._left_at(node)
@@ -207,7 +226,7 @@ class WarpedLaws(Laws):
         return token
 
     def ends(self, token: int) -> bool:
-        return token in self._eos
+        return token in self._warping.eos
 
     @property
     def asked(self) -> int:

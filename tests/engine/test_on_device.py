@@ -24,7 +24,7 @@ from talon_core.plugins.specs import build
 from talon_core.request import Request
 from talon_core.rounds import Round
 from talon_core.rule import AcceptanceRule, Accepted
-from talon_core.sampling import Sampling, temperature_sampling
+from talon_core.sampling import Sampling
 from talon_core.table import TableTarget
 from talon_core.target import Target
 from talon_core.testing.plain_device import PlainDevice
@@ -309,7 +309,7 @@ def test_a_node_is_drawn_for_with_the_number_of_its_depth() -> None:
     [
         (RecursiveRejection(), Sampling(True), SeededChoices(0), "rule 'rrs' .* does not simply follow"),
         (Match(), Sampling(True), ScriptedChoices([]), "ScriptedChoices will draw with is not known"),
-        (Match(), temperature_sampling(0.5), SeededChoices(0), "'<lambda>' may look at more"),
+        (Match(), Sampling(True, (lambda _ids, scores: scores,)), SeededChoices(0), "'<lambda>' may look at more"),
         (Timid(), Sampling(False), SeededChoices(0), "rule 'match' .* does not simply follow"),
     ],
 )

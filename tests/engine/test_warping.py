@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from talon_core.choices import SeededChoices
-from talon_core.engine.warping import TokenBuffer, WarpedLaws
+from talon_core.engine.warping import TokenBuffer, WarpedLaws, Warping
 from talon_core.runtime.scores import best_numbers
 from talon_core.sampling import Processor, Sampling
 from talon_core.tree import TokenTree
@@ -33,7 +33,7 @@ def laws_of(logits: Tensor, processors: Sequence[Processor]) -> WarpedLaws:
     tree = TokenTree(np.arange(len(logits)), np.arange(len(logits)) - 1, np.zeros(len(logits)))
     prefix = TokenBuffer(PREFIX, 32, logits.device)
     sampling = Sampling(do_sample=True, processors=tuple(processors))
-    return WarpedLaws(tree, logits, sampling, prefix, best=best_numbers)
+    return WarpedLaws(tree, logits, Warping(sampling, prefix), best=best_numbers)
 
 
 def logits_of(nodes: int) -> Tensor:

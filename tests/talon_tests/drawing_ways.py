@@ -8,7 +8,7 @@ from torch import Tensor
 
 from talon_core.choices import SeededChoices
 from talon_core.engine.acceptors import Acceptors, Offered
-from talon_core.engine.warping import TokenBuffer, WarpedLaws
+from talon_core.engine.warping import TokenBuffer, WarpedLaws, Warping
 from talon_core.request import Request
 from talon_core.runtime.draws import next_tokens
 from talon_core.table import TableTarget
@@ -44,7 +44,7 @@ def ways_to_draw(logits: Tensor, request: Request, visited: int) -> dict[str, Ca
     starts = np.array([0, nodes])
 
     def host() -> list[int]:
-        laws, choices = WarpedLaws(tree, logits, request.sampling, prefix), SeededChoices(0)
+        laws, choices = WarpedLaws(tree, logits, Warping(request.sampling, prefix)), SeededChoices(0)
         return [laws.draw(node, choices) for node in range(visited)]
 
     def device() -> list[int]:
