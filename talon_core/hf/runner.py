@@ -48,6 +48,39 @@ class AcceleratorError(PluginError):
     """An accelerator failed at a model, which runs without it."""
 
 
+class PutOff:
+    """What a session has not set up yet: all that is needed where modules of its model are run.
+
+    A round whose passes are all recorded needs none of it, and to look at hundreds of modules takes long. Outside of a
+    session it holds on to nothing, so that executors keep no model.
+    """
+
+    def __init__(self) -> None:
+        self._what: Callable[[], None] | None = None
+        self._setting_up = RLock()
+
+    @contextmanager
+    def until_left(self, what: Callable[[], None]) -> Iterator[None]:
+        """While entered, `set_up` calls this; what it enters is left behind this."""
+        self._what = what
+        try:
+            yield
+        finally:
+            with self._setting_up:
+                self._what = None
+
+    def set_up(self) -> None:
+        """Set up what is put off, once, whichever thread asks; after an error, when it is asked again."""
+        with self._setting_up:
+            what, self._what = self._what, None
+            try:
+                if what is not None:
+                    what()
+            except BaseException:
+                self._what = what
+                raise
+
+
 class ModelRunner:
     """A causal LM, its tree cache, its attention backend, and, where there is one, its accelerator.
 
@@ -89,10 +122,9 @@ class ModelRunner:
         self._marks: list[object] = []  # of the model, as it was found the last time
         self._changes = 0  # how often it was found to be another one
         self._opened_at: dict[int, int] = {}  # by slot, after how many changes
-        self._put_off: Callable[[], None] | None = None  # what a session has not set up yet
-        self._setting_up = RLock()
+        self.put_off = PutOff()
         self._as_is = False  # whether nothing of the model was in training or compiled, when that was seen last
-        executor.set_up.append(self.set_up)
+        executor.set_up.append(self.put_off.set_up)
         self._accelerated = None
         if accelerator is not None:
             try:
@@ -135,35 +167,28 @@ class ModelRunner:
             self._look(modules, watchful.watches if watchful is not None else lambda _: False)
         # streams and captures are those of the current device
         device = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
-        with device, self._switch.switched(), ExitStack() as stack:
-            self._put_off = partial(self._enter_parts, stack, again)
+        with (
+            device,
+            self._switch.switched(),
+            ExitStack() as stack,
+            self.put_off.until_left(partial(self._enter_parts, stack, again)),
+        ):
             if modules or not self._as_is or not all(one.asks for one in (self.executor, *self.others)):
-                self.set_up()
+                self.put_off.set_up()
             if watchful is not None and watchful.changes != seen:
                 self._changes += 1
                 self._forget()
-            try:
-                yield
-            finally:
-                self._put_off = None
-
-    def set_up(self) -> None:
-        """Set up what the session has put off: all that is needed where modules of the model are run.
-
-        A round whose passes are all recorded needs none of it, and to look at hundreds of modules takes long.
-        """
-        with self._setting_up:
-            inside, self._put_off = self._put_off, None
-            if inside is not None:
-                inside()
+            yield
 
     def _enter_parts(self, stack: ExitStack, again: bool) -> None:
-        self._as_is = stack.enter_context(evaluating(self._modules))
-        self._captured = stack.enter_context(captured_states(self.model, self.features, self._layers))
-        stack.callback(self._captured.clear)
-        faster = self._accelerated
-        if faster is not None:
-            stack.enter_context(faster.again() if again and isinstance(faster, RepeatableSession) else faster)
+        with ExitStack() as parts:  # where one fails, none stays entered
+            self._as_is = parts.enter_context(evaluating(self._modules))
+            self._captured = parts.enter_context(captured_states(self.model, self.features, self._layers))
+            parts.callback(self._captured.clear)
+            faster = self._accelerated
+            if faster is not None:
+                parts.enter_context(faster.again() if again and isinstance(faster, RepeatableSession) else faster)
+            stack.enter_context(parts.pop_all())
 
     def _look(self, modules: Sequence[nn.Module], watched: Callable[[Tensor], bool]) -> None:
         """Notice whether the model is another one than before; then texts are not taken over, nor passes repeated.

@@ -96,7 +96,7 @@ class HFTarget(NetworkTarget):
         self.states = tuple(features)
         self.graphs = graphs
         self._executors: WeakSet[Executor] = WeakSet()  # whose recorded passes may read weights of the model
-        self.runner = ModelRunner(model, self.executor(), accelerator, features, self._forget)
+        self.runner = ModelRunner(model, self._executor(), accelerator, features, self._forget)
         self.runner.others = self._executors
         self.can_walk, self.can_draw = self.runner.executor.can_walk, self.runner.executor.can_draw
         self._best = self.runner.executor.best_numbers if self.device.type == "cpu" else None
@@ -105,8 +105,12 @@ class HFTarget(NetworkTarget):
         forget_widened(model)  # passes in a session may need no weights but the blocks
 
     def executor(self) -> Executor:
+        made = self._executor()
+        made.set_up.append(self.runner.put_off.set_up)  # the drafter's passes may run layers of the model
+        return made
+
+    def _executor(self) -> Executor:
         made = executor_for(self.attention, self.device, self.graphs() if self.graphs is not None else None)
-        made.set_up.append(lambda: self.runner.set_up())  # the drafter's passes may run layers of the model
         self._executors.add(made)
         return made
 

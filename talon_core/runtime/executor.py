@@ -407,11 +407,8 @@ class HostExecutor(Executor):
                 ids, positions = (torch.from_numpy(one).to(self.device) for one in (inputs.ids, inputs.positions))
                 return work(TreeView(ids, positions, this_pass, sent))
 
-        def noted(view: TreeView) -> T:
-            self._set_up()
-            return work(view)
-
-        made = self._passes.run(inputs, noted, kind, more, plainly) if self._passes is not None else plainly()
+        passes = self._passes
+        made = passes.run(inputs, work, kind, more, plainly, self._set_up) if passes is not None else plainly()
         self.cache.staged_now(inputs.counts)
         return made
 

@@ -80,6 +80,7 @@ class RepeatedPasses:
         kind: Hashable,
         more: "Mapping[str, Numbers]",
         plainly: Callable[[], T],
+        set_up: Callable[[], None],
     ) -> T:
         """Do a pass, in one way or the other.
 
@@ -89,6 +90,7 @@ class RepeatedPasses:
             kind: tells different passes apart.
             more: further numbers.
             plainly: does the pass as it is.
+            set_up: is called before it is written down, as `plainly` does by itself.
 
         Returns:
             What the pass returns.
@@ -104,6 +106,7 @@ class RepeatedPasses:
         if own.runs <= RECORDED_AFTER:
             return plainly()
         if own.recorded is None or not own.recorded.fits(queries, more):
+            set_up()  # an error of it is none of the pass, and what it does is no part of it
             try:
                 own.recorded, own.checked = self._recorder.record(work, self._cache, queries, more), {}
             except Exception as error:  # a pass that is watched may fail in ways of its own

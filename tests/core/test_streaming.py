@@ -4,7 +4,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
 import attrs
@@ -18,8 +18,10 @@ from talon_core.decoding.decoder import Decoder
 from talon_core.errors import BusyError
 from talon_core.request import FINISH_REASONS, Criterion
 from talon_core.runtime.modules import Modules
+from talon_core.runtime.repeating import RECORDED_AFTER
 from talon_core.sessions import RepeatableSession
 from talon_core.target import NOT_GREEDY
+from talon_kernels.acceleration import Acceleration
 from talon_kernels.native import unavailable
 from talon_strategies.rules.match import Match
 from talon_tests.tiny_models import tiny_model
@@ -531,3 +533,41 @@ def test_rounds_whose_passes_are_recorded_look_at_no_mode_of_any_module(
     for _ in again:
         assert all(module.training for module in model.modules())
     assert again.result().token_ids == stream.result().token_ids == plain(model.eval(), 40)
+
+
+def test_an_accelerator_that_fails_where_a_pass_would_be_written_down_is_no_fault_of_the_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if (why := unavailable()) is not None:
+        pytest.skip(f"passes are recorded by the native kernels, and {why}")
+    model = tiny_model("llama", hidden_size=128)
+    decoder = talon_core.load(model, policy=None)
+    stream = decoder.stream(PROMPT, max_new_tokens=20)
+    for _ in range(RECORDED_AFTER):
+        next(stream)
+    with monkeypatch.context() as patch:
+        patch.setattr(Acceleration, "again", lambda self: ExitStack().enter_context(failing()))
+        with pytest.raises(ValueError, match="broken"):
+            next(stream)
+    assert_as_it_was(model, "sdpa")
+    target: Any = decoder.target
+    executor = target.runner.executor
+    again = decoder.stream(PROMPT, max_new_tokens=20)
+    assert [token for chunk in again for token in chunk.round.tokens.tolist()] == plain(model, 20)
+    assert (executor.recorded, executor.failure) == (1, None)
+
+
+@contextmanager
+def failing() -> Iterator[None]:
+    raise ValueError("broken")
+    yield
+
+
+@pytest.mark.usefixtures("without_collector")
+def test_the_model_of_a_drafter_is_given_up_with_it() -> None:
+    decoder = talon_core.load(tiny_model("llama", hidden_size=128), **{**PARTS, "drafter": "draft-model:skip=1"})
+    decoder.generate(PROMPT, max_new_tokens=12)
+    drafter: Any = decoder.drafter
+    kept = [weakref.ref(part) for part in (drafter._runner, drafter._runner.model, drafter.executor.cache)]
+    del decoder, drafter
+    assert [one() for one in kept] == [None, None, None]
