@@ -80,21 +80,19 @@ class Warping:
         eos: token ids that end the text.
 
     Attributes:
-        alone: the processors, if they look at scores alone; None where one of them may look at more.
-        few: what they do to each score by itself, and how many of the best they leave then; None where they do more.
+        alone: the processors, if they look at scores alone; None where one of them may look at more, or is a list,
+            which may be given others in the middle of the text.
     """
 
     sampling: Sampling
     prefix: TokenBuffer
     eos: frozenset[int] = frozenset()
     alone: tuple[Processor, ...] | None = attrs.field(init=False)
-    few: tuple[Sequence[Processor], int] | None = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         found = prefix_free(self.sampling.processors)
-        alone = None if isinstance(found, str) else found
-        object.__setattr__(self, "alone", alone)
-        object.__setattr__(self, "few", None if alone is None else temperature_and_top_k(alone))
+        may_change = isinstance(found, str) or any(isinstance(one, list) for one in self.sampling.processors)
+        object.__setattr__(self, "alone", None if may_change else found)
 
 
 @attrs.frozen(eq=False)
@@ -174,23 +172,25 @@ class WarpedLaws(Laws):
 
     def _left_at(self, node: int) -> Left | None:
         """What a top-k leaves after `node`, where that can be told without warping every score; None otherwise."""
-        few, best = self._warping.few, self._best
-        if few is None or best is None:
+        alone, best = self._warping.alone, self._best
+        if alone is None or best is None:
             return None
         check_node(self._tree, node)
         if node not in self._left:
             try:
-                self._left[node] = self._left_by_top_k(node, best, *few)
+                self._left[node] = self._left_by_top_k(node, best, alone)
             except BaseException as error:
                 self.failures.append(error)
                 raise
         return self._left[node]
 
     def _left_by_top_k(
-        self, node: int, best: Callable[[Tensor, int], Tensor], before: Sequence[Processor], count: int
+        self, node: int, best: Callable[[Tensor, int], Tensor], alone: Sequence[Processor]
     ) -> Left | None:
-        if (count + 1) ** 2 > self._logits.shape[1]:
+        asked = temperature_and_top_k(alone)
+        if asked is None or (asked[1] + 1) ** 2 > self._logits.shape[1]:
             return None  # to find many, each in its place, takes longer than to warp all
+        before, count = asked
         raw = self._raw(node)
         found = best(raw, count + 1)[0].numpy()
         if np.isnan(found[-1]):

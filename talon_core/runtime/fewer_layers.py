@@ -12,6 +12,8 @@ from talon_core.runtime.states import decoder_layers
 def without_layers(model: Any, skip: Sequence[int]) -> Any:
     """A causal LM that shares all modules with `model` but lacks some of its decoder layers.
 
+    What it does not share, the modules above its layers, is in evaluation mode.
+
     Args:
         model: a transformers causal LM; it is not changed.
         skip: the layers to leave out, counted from 0.
@@ -41,7 +43,7 @@ def without_layers(model: Any, skip: Sequence[int]) -> Any:
         setattr(part, name, child)
         part = child
     fewer = nn.ModuleList([layers[layer] for layer in kept])
-    fewer.training = layers.training  # a new one is in training
+    fewer.training = False
     setattr(part, path[-1], fewer)
     return top
 
@@ -49,6 +51,7 @@ def without_layers(model: Any, skip: Sequence[int]) -> Any:
 def _shallow(module: Any) -> Any:
     """A module of the same class that shares everything but the dictionaries that hold its children."""
     twin = copy.copy(module)
+    twin.training = False
     twin._modules = dict(module._modules)
     twin._parameters = dict(module._parameters)
     twin._buffers = dict(module._buffers)

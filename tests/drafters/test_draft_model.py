@@ -137,6 +137,15 @@ def test_leaving_layers_out_gives_the_model_that_was_built_without_them(architec
         assert not torch.allclose(model(input_ids=ids, use_cache=False).logits, expected)
 
 
+def test_what_a_model_without_layers_has_of_its_own_is_in_evaluation_mode():
+    model = tiny_model("llama").train()
+    whole = {*model.modules()}
+    own = [module for module in without_layers(model, [1]).modules() if module not in whole]
+    assert len(own) == 3  # the model, its decoder and the list of layers
+    assert not any(module.training for module in own)
+    assert all(module.training for module in whole)
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_drafting_without_layers_has_the_laws_of_the_model_built_without_them(architecture, shared):
     model = tiny_model(architecture)

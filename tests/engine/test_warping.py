@@ -1,12 +1,18 @@
 """The target's laws at verified nodes, whatever part of the vocabulary can come out."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers.generation.logits_process import (
+    LogitsProcessorList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from talon_core.choices import SeededChoices
 from talon_core.engine.warping import TokenBuffer, WarpedLaws, Warping
@@ -55,6 +61,17 @@ def test_a_law_is_the_softmax_of_what_the_processors_leave(warpers: str, tied: b
         np.testing.assert_allclose(laws.at(node), expected, rtol=1e-13, atol=0)
         assert laws.at(node).shape == (VOCAB,)
     assert laws.asked == 3
+
+
+def test_processors_that_change_in_the_middle_of_a_text_are_taken_as_they_are_now() -> None:
+    logits, few = logits_of(2), TopKLogitsWarper(50)
+    inner: Any = LogitsProcessorList([TemperatureLogitsWarper(1.3)])
+    one, other = laws_of(logits, [few]), laws_of(logits, [inner])
+    assert (one.at(0) > 0).sum() == 50
+    assert (other.at(0) > 0).sum() > 50
+    few.top_k = 2
+    inner.append(TopKLogitsWarper(2))
+    assert (one.at(1) > 0).sum() == (other.at(1) > 0).sum() == 2
 
 
 def test_after_a_temperature_and_a_top_k_the_other_scores_are_left_aside() -> None:
