@@ -212,7 +212,7 @@ def test_few_kinds_of_passes_are_kept(library, monkeypatch):
     decoder.generate(PROMPT, max_new_tokens=4)
     inputs = executor.inputs({})
     for name in ("one", "two", "one", "three"):
-        assert passes.run(inputs, None, name, {}, plainly[name]) == name
+        assert passes.run(inputs, None, name, {}, plainly[name], lambda: None) == name
     assert [*passes._kinds] == ["one", "three"]
 
 
