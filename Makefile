@@ -13,7 +13,7 @@ WORKERS ?= $(shell [ $(CORES) -gt 4 ] && echo 4 || echo $(CORES))
 TEST_THREADS := $(shell threads=$$(( $(CORES) / $(WORKERS) )); [ $$threads -gt 1 ] && echo $$threads || echo 1)
 export PIP_NO_INPUT = 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
-# Python compiles what it imports. pip would compile everything, which is six times as much.
+# Python compiles what it imports; pip would compile everything there is.
 export PIP_COMPILE = 0
 # Compiled files are kept, whatever the environment says: the tests start Python more than a hundred times.
 export PYTHONDONTWRITEBYTECODE =

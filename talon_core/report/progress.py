@@ -50,10 +50,8 @@ def command_of(settings: Mapping[str, Any], folder: Path | str, rounds: bool = F
         rounds: keep rounds, whether the run did or not.
     """
     methods = [each["name"] for each in settings["methods"] if each["name"] != PLAIN and "peer" not in each]
-    command = ["talon", "bench", "run", *(methods or [PLAIN])]
-    for each in settings["methods"]:
-        command += ["--peer", each["name"]] if "peer" in each else []
-    command += ["--prompts", PROMPTS]
+    peers = [word for each in settings["methods"] if "peer" in each for word in ("--peer", each["name"])]
+    command = ["talon", "bench", "run", *(methods or [PLAIN]), *peers, "--prompts", PROMPTS]
     fields: Any = attrs.fields(Plan)
     for name in OPTIONS:
         if settings.get(name, default := getattr(fields, name).default) != default:
