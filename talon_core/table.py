@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
-from talon_core.candidates import Candidates
+from talon_core.candidates import Candidates, LawRows
 from talon_core.drafter import Committed, Drafter, Frontier, Proposed
 from talon_core.target import (
     ALL_WALKED,
@@ -106,23 +106,6 @@ def _laws(given: Any) -> FloatArray:
     return floats(np.array(given, dtype=np.float64, ndmin=2))
 
 
-@attrs.frozen(eq=False)
-class _RowsOfTable:
-    """The handle of laws that are rows of a table; it can be sent to another process.
-
-    Attributes:
-        table: shape `(tables, vocab)`, float64.
-        rows: for each frontier row, that of the table.
-    """
-
-    table: FloatArray
-    rows: Sequence[int]
-
-    def __call__(self, row: int) -> FloatArray:
-        law: FloatArray = self.table[self.rows[row]]
-        return law
-
-
 def path_number(path: Iterable[int]) -> int:
     """A number that hangs on every token of a path, for tables to be looked up by."""
     mixed = 0
@@ -203,4 +186,4 @@ class TableDrafter(Memoryless):
         path_logp = tree.path_logp[frontier][:, None] + logp
         for array in (tokens, logp, path_logp):
             array.setflags(write=False)
-        return Candidates(frontier, tokens, logp, path_logp, _RowsOfTable(self.laws, rows))
+        return Candidates(frontier, tokens, logp, path_logp, LawRows(self.laws.take(rows, axis=0)))
