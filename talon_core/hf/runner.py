@@ -152,7 +152,10 @@ class ModelRunner:
         if changed is not None:
             raise ValueError(changed)
         modules: list[nn.Module] = []
-        if not again or not self._modules.are_those_of_the_model():
+        same = self._modules.are_those_of_the_model()
+        if not same:
+            self._switch = AttentionSwitch(self.model)  # new ones may have configurations of their own
+        if not again or not same:
             modules = modules_of(self.model)
             self._modules = Modules(self.model)
             self._hooks = hooks_of(modules)
@@ -310,6 +313,12 @@ class ModelRunner:
                 logits_to_keep=logits_to_keep,
                 **{PASS_KEYWORD: this_pass},
             ).logits
+        if self.windows and len(this_pass.windows) != len(self.windows):
+            raise ValueError(
+                f"{type(self.model).__name__} called TALON's attention in {len(this_pass.windows)} of "
+                f"{len(self.windows)} layers: one was exchanged for a layer with a configuration of its own; let it have "
+                "the model's"
+            )
         self.windows = this_pass.windows
         return logits.to(self.device)
 

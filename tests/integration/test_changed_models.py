@@ -1,5 +1,6 @@
 """Models that are not as their classes make them: compiled, quantised, pruned, patched. They work or are refused."""
 
+import copy
 import subprocess
 import textwrap
 import warnings
@@ -127,8 +128,14 @@ def patched(model: Any) -> None:
     linear.forward = lambda x: nn.functional.linear(x, linear.weight) * 0.25
 
 
+def with_another_body(model: Any) -> None:
+    model.model = copy.deepcopy(model.model)  # whose configuration is its own
+    model.model.layers[0].mlp.gate_proj.weight.data *= 0.25
+
+
 CHANGES: list[Callable[[Any], None]] = [
-    *(subclassed, adapted, of_other_tensors, pruned, parametrized, normed, hooked, transposed, tied, patched)
+    *(subclassed, adapted, of_other_tensors, pruned, parametrized, normed, hooked, transposed, tied, patched),
+    with_another_body,
 ]
 
 
@@ -142,6 +149,22 @@ def test_a_changed_model_is_decoded_as_it_decodes_itself(change: Callable[[Any],
     assert change in (transposed,) or expected != before
     for decoder in (talon_core.load(model, **PARTS), loaded_before, talon_core.load(model)):
         assert decoder.generate(PROMPT, max_new_tokens=12).token_ids == expected
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_layer_that_keeps_another_attention_is_refused_in_words(prepared: bool) -> None:
+    """Its configuration is its own, and transformers does not reach it: it would see the tree as a text."""
+    model = tiny_model("llama")
+    decoder = talon_core.load(model, **PARTS)
+    expected = answer(model)
+    if prepared:
+        assert decoder.generate(PROMPT, max_new_tokens=12).token_ids == expected
+    layer = model.model.layers[1]
+    model.model.layers[1] = copy.deepcopy(layer)
+    with pytest.raises(ValueError, match="called TALON's attention in 3 of 4 layers: one was exchanged for a layer with a"):
+        decoder.generate(PROMPT, max_new_tokens=12)
+    model.model.layers[1].self_attn.config = model.config
+    assert decoder.generate(PROMPT, max_new_tokens=12).token_ids == expected
 
 
 def quantised(part: nn.Module) -> Any:
