@@ -57,12 +57,19 @@ def test_many_rows_are_cut_into_blocks_without_a_change_of_bits(library):
 
 @pytest.mark.parametrize("backend", ["native", "reference"])
 @settings(deadline=None)
-@given(rows=st.integers(1, 40), inputs=st.integers(1, 200), outputs=st.integers(1, 120), seed=st.integers(0, 9))
+@given(rows=st.integers(1, 70), inputs=st.integers(1, 200), outputs=st.integers(1, 120), seed=st.integers(0, 9))
 def test_a_bfloat16_weight_gives_the_bits_of_the_same_numbers_in_float32(library, backend, rows, inputs, outputs, seed):
     x, weight = numbers(rows, inputs, seed=seed), numbers(outputs, inputs, seed=10).bfloat16()
     bias = numbers(outputs, seed=11)
     narrow = skinny_linear(x, weight, bias, backend=backend)
     assert torch.equal(narrow, skinny_linear(x, weight.float(), bias, backend=backend))
+
+
+@pytest.mark.parametrize("inputs", [100, 577, 1300])
+def test_rows_of_bfloat16_that_are_done_in_parts_have_the_same_bits(library, inputs):
+    """Of many rows of x; the parts of the last two are of a panel's width, and a shorter one."""
+    x, weight = numbers(45, inputs), numbers(63, inputs, seed=1).bfloat16()
+    assert torch.equal(skinny_linear(x, weight, backend="native"), skinny_linear(x, weight.float(), backend="native"))
 
 
 def test_threads_do_not_change_bits(library, threads):

@@ -65,20 +65,37 @@ INLINE float half(const uint8_t *p) {
 #endif
 }
 
-// Two of them side by side, each in all lanes.
+#if defined(__F16C__)
+// Numbers are spread over the lanes by loading them from memory: registers have one unit for it, which widening needs.
+#define IN_MEMORY(array) __asm__("" : "+m"(array))
+
+INLINE void store_halves(const uint8_t *p, float *out) {
+    __m128 read;  // from memory: from a register it would be two steps
+    __asm__("vcvtph2ps %1, %0" : "=x"(read) : "m"(*(const uint8_t(*)[8])p));
+    _mm_storeu_ps(out, read);
+}
+#endif
+
+// One in all lanes. A block has more than the eight bytes that are read.
+INLINE vf one_half(const uint8_t *p) {
+#if defined(__F16C__)
+    float read[4];
+    store_halves(p, read);
+    IN_MEMORY(read);
+    return splat(read[0]);
+#else
+    return splat(half(p));
+#endif
+}
+
+// Two of them side by side, each in all lanes; likewise.
 INLINE void two_halves(const uint8_t *p, vf *first, vf *second) {
-#if V == 16 && defined(__F16C__)
-    int32_t both;
-    memcpy(&both, p, 4);
-    __m512 wide = _mm512_castps128_ps512(_mm_cvtph_ps(_mm_cvtsi32_si128(both)));
-    *first = (vf)_mm512_broadcastss_ps(_mm512_castps512_ps128(wide));
-    *second = (vf)_mm512_permutexvar_ps(_mm512_set1_epi32(1), wide);
-#elif V == 8 && defined(__F16C__) && defined(__AVX2__)
-    int32_t both;
-    memcpy(&both, p, 4);
-    const __m128 wide = _mm_cvtph_ps(_mm_cvtsi32_si128(both));
-    *first = (vf)_mm256_broadcastss_ps(wide);
-    *second = (vf)_mm256_broadcastss_ps(_mm_movehdup_ps(wide));
+#if defined(__F16C__)
+    float read[4];
+    store_halves(p, read);
+    IN_MEMORY(read);
+    *first = splat(read[0]);
+    *second = splat(read[1]);
 #else
     *first = splat(half(p));
     *second = splat(half(p + 2));
@@ -162,7 +179,7 @@ INLINE Factors factors_of(const int kind, const uint8_t *b, const float *s, int 
         return (Factors){splat(s[0]), splat(s[4])};
     }
     if (kind == Q4_1 || kind == Q5_1) two_halves(b, &f.by, &f.from);
-    else f.by = splat(half(b));
+    else f.by = one_half(b);
     return f;
 }
 

@@ -4,8 +4,8 @@
 // vector of partial sums. So an element of y is always the same sum in the same order, whatever the tile it falls in.
 // W is float32, or bfloat16 that is widened as it is loaded: half the bytes, the same sums, and so the same bits as with
 // the same values in float32. W in GGUF's blocks is widened in registers where x has few rows: again the same bits. Where
-// it has more, a panel of rows is widened into memory of the thread's own that stays in its cache, and the tiles read the
-// panel.
+// it has more (of bfloat16: many more), a panel of rows is widened into memory of the thread's own that stays in its cache,
+// and the tiles read the panel.
 // How many columns a tile has, and how far ahead W is fetched, is a plan for each number of rows. What is best differs by
 // processor: `tuning.py` tries plans and sets them.
 
@@ -58,6 +58,9 @@ static Plan plans[SOURCES][MAX_ROWS + 2] = {
 
 // TILES tiles are taken with one band of x before the next band, and DIRECT_RUN columns of blocks that are read directly.
 enum { TILES = 8, DIRECT_RUN = 96 };
+
+// Bands of x for which bfloat16 is widened each time it is loaded; for more it goes through a panel, as blocks do.
+enum { NARROW_BANDS = 4 };
 
 // Most rows and columns of W in a panel; wider rows are done in parts. Its tiles have at most PANEL_BAND rows of x: W is
 // near, so that it may be read again, and wide tiles load the least for what they multiply.
@@ -127,6 +130,7 @@ INLINE void tile(const int MR, const int NR, const int half, const Task *t) {
         }
         UNROLL for (int i = 0; i < MR; i++) {
             vf a = load(x + i * x_step + k);
+            if (NR > 1) IN_REGISTER(a);
             UNROLL for (int j = 0; j < NR; j++) acc[i * NR + j] = fma_of(a, b[j], acc[i * NR + j]);
         }
     }
@@ -214,7 +218,8 @@ INLINE void direct_tile(const int MR, const int NR, const int kind, const Task *
                 }
                 UNROLL for (int part = 0; part < BLOCK / V; part++) {
                     UNROLL for (int i = 0; i < MR; i++) {
-                        const vf a = load(x + i * x_step + part * V);
+                        vf a = load(x + i * x_step + part * V);
+                        IN_REGISTER(a);
                         UNROLL for (int j = 0; j < NR; j++)
                             acc[i * NR + j] = fma_of(a, b[j * (BLOCK / V) + part], acc[i * NR + j]);
                     }
@@ -365,7 +370,7 @@ static Shape panel_shape(int64_t floats, int64_t K, int64_t granule) {
     return (Shape){rows, columns};
 }
 
-// Columns [begin, end) of some rows of y, where W is in blocks. Returns 1 when memory is short.
+// Columns [begin, end) of some rows of y, where W is widened into a panel. Returns 1 when memory is short.
 static int widened_columns(const Product *p, int64_t m0, int64_t rows, int64_t begin, int64_t end) {
     int64_t granule = block_weights(p->kind);
     if (granule < WHOLE) granule = WHOLE;  // a part of a row that is no multiple of registers has other sums
@@ -436,13 +441,14 @@ int columns(const Product *p, int64_t begin, int64_t end) {
             direct_columns(p, m0, rows, begin, end);
             continue;
         }
-        if (p->kind != FLOAT32 && p->kind != BFLOAT16) {
+        const int narrow = p->kind == BFLOAT16 && rows <= NARROW_BANDS * MAX_ROWS;
+        if (p->kind != FLOAT32 && !narrow) {
             if (widened_columns(p, m0, rows, begin, end)) return 1;
             continue;
         }
         const int64_t bytes = row_bytes(p->kind, p->K);
         const Part all = {(const uint8_t *)p->w + begin * bytes, p->K, 0, p->K, 0};
-        const int source = (bytes <= SHORT_BYTES ? SHORT_WIDE : WIDE) + (p->kind == BFLOAT16);
+        const int source = (bytes <= SHORT_BYTES ? SHORT_WIDE : WIDE) + narrow;
         stripe(p, &all, source, m0, rows, begin, end);
     }
     return 0;
