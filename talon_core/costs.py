@@ -305,16 +305,25 @@ class Line:
 
 
 class UnknownCosts(Costs):
-    """Nothing is known, and nothing will be."""
+    """Nothing is known, and nothing will be.
+
+    Attributes:
+        asked: whether somebody wanted to know what a pass takes.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
 
     @property
     def fixed(self) -> bool:
         return True
 
     def verify(self, nodes: int, context: int, batch: int = 1) -> float | None:
+        self.asked = True
         return None
 
     def draft(self, rows: int, width: int) -> float | None:
+        self.asked = True
         return None
 
 

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from talon_core.trace.record import Recorded, TracePlan
     from talon_core.trace.run import Answer
 
-BELOW = "nodes: of a tree in the mean; by the laws, in hindsight: MAT of the best trees, as large as its largest"
+BELOW = (
+    "MAT: mean accepted tokens, of a pass of the target; passes: of the target; drafts: of the drafter; nodes: of a tree "
+    "in the mean; outside: questions that the trace does not answer; by the laws, in hindsight: MAT of the best trees, as "
+    "large as its largest"
+)
 
 trace = typer.Typer(
     help="Record what a drafter proposes, and try policies on it without a model.", no_args_is_help=True
@@ -205,6 +209,7 @@ def _replay(
 ) -> "Answer":
     """Try methods, and say on stderr what the trace lacks."""
     from talon_core.trace.methods import parse_methods
+    from talon_core.trace.replay import Replay
     from talon_core.trace.run import replayed
 
     chosen = parse_methods(methods, trace, load_registry())
@@ -216,6 +221,11 @@ def _replay(
     if outside:
         named = ", ".join(outside)
         note(f"the trace does not answer all that was asked by {named}; record with more --nodes, --depth or --width")
+    if costs is None:
+        asking, first = Replay(trace), trace.text(*trace.texts()[0])
+        named = ", ".join(one.name for one in chosen if asking.lacks_costs(one, first))
+        if named:
+            note(f"no --profile says what passes take, so {named} takes what it assumes; decoding measures it")
     return answer
 
 

@@ -222,6 +222,15 @@ class Replay:
         finally:
             source.close()
 
+    def lacks_costs(self, method: Method, text: TextTrace) -> bool:
+        """Whether a method's policy asks for costs that nobody gave, tried on one text; arguments and errors as `text`.
+
+        The policy may have learnt from the text afterwards.
+        """
+        self._unknown.asked = False
+        self.text(method, text)
+        return self._unknown.asked
+
     def limit(self, text: TextTrace) -> int:
         """The most new tokens that a text could have had."""
         return limit_of(self.trace, text)

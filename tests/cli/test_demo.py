@@ -21,6 +21,7 @@ def test_both_runs_are_shown_and_compared(talon, model):
     assert ran.out.count("hi-🙂é~\nhi-🙂é~\n") == 2
     assert "accepted" in ran.out
     assert "identical output: yes" in ran.out
+    assert "Both decoded it 3 times in turns: " in ran.out
     for row in ("tokens/s", "mean accepted tokens", "target passes", "draft", "policy", "verify", "commit", "other"):
         assert row in ran.out
 
@@ -28,7 +29,9 @@ def test_both_runs_are_shown_and_compared(talon, model):
 def test_json_holds_both_runs(talon, model):
     ran = talon("demo", "--model", model, "--max-new-tokens", "30", "--policy", "chain:length=4", "--json")
     assert ran.status == 0
-    assert set(ran.answer) == {"prompt", "identical", "speed_up", "plain", "talon"}
+    assert set(ran.answer) == {"prompt", "identical", "speed_up", "speed_ups", "plain", "talon"}
+    assert ran.answer["speed_up"] == sorted(ran.answer["speed_ups"])[1]
+    assert len(ran.answer["speed_ups"]) == 3
     assert ran.answer["identical"] is True
     assert ran.answer["plain"]["token_ids"] == ran.answer["talon"]["token_ids"]
     assert ran.answer["plain"]["policy"] == "none"
