@@ -31,8 +31,8 @@ MAX_NEW_TOKENS = 192
 WARM_UP_TOKENS = 8
 
 TURNS = 3
-"""How often each decodes the prompt. One run says little of speed on a machine that does other things as well; of an odd
-number, one is in the middle."""
+"""How often each decodes the prompt: an odd number, of which one is in the middle. One run says little of speed on a
+machine that does other things as well."""
 
 
 @attrs.frozen(eq=False)
@@ -109,7 +109,7 @@ def compare(
     options: dict[str, Any],
     trust_remote_code: bool = False,
 ) -> Comparison:
-    """Load the model once and decode with both decoders in turns; on `console`, if there is one, the first as it happens."""
+    """Load the model once and decode with both decoders in turns; on `console`, the first turn as it happens."""
     from talon_core.cli.session import open_session
 
     session = open_session(model, trust_remote_code=trust_remote_code)
@@ -202,8 +202,11 @@ def _conclude(console: Console, comparison: Comparison) -> None:
         verdict = Text(f"identical output: no, from token {_first_difference(different)} on", style="bold red")
     console.print(verdict.append(f"   speed-up: {middle.speed_up:.2f}x", style="bold"))
     found = ", ".join(f"{turn.speed_up:.2f}x" for turn in comparison.turns)
-    said = f"Both decoded it {len(comparison.turns)} times in turns: {found}. The table is of the middle one; the prompt was "
-    console.print(Text(said + "read before. `talon bench run` measures over many prompts.", style="dim"))
+    said = (
+        f"Both decoded it {len(comparison.turns)} times in turns: {found}. The table is of the middle one; the prompt "
+        "was read before. `talon bench run` measures over many prompts."
+    )
+    console.print(Text(said, style="dim"))
 
 
 def _first_difference(turn: Turn) -> int:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from talon_core.trace.run import Answer
 
 BELOW = (
-    "MAT: mean accepted tokens, of a pass of the target; passes: of the target; drafts: of the drafter; nodes: of a tree "
-    "in the mean; outside: questions that the trace does not answer; by the laws, in hindsight: MAT of the best trees, as "
-    "large as its largest"
+    "MAT: mean accepted tokens, of a pass of the target; passes: of the target; drafts: of the drafter; nodes: of a "
+    "tree in the mean; outside: questions that the trace does not answer; by the laws, in hindsight: MAT of the best "
+    "trees, as large as its largest"
 )
 
 trace = typer.Typer(

@@ -316,8 +316,8 @@ class ModelRunner:
         if self.windows and len(this_pass.windows) != len(self.windows):
             raise ValueError(
                 f"{type(self.model).__name__} called TALON's attention in {len(this_pass.windows)} of "
-                f"{len(self.windows)} layers: one was exchanged for a layer with a configuration of its own; let it have "
-                "the model's"
+                f"{len(self.windows)} layers: one was exchanged for a layer with a configuration of its own; let it "
+                "have the model's"
             )
         self.windows = this_pass.windows
         return logits.to(self.device)
