@@ -19,7 +19,7 @@ from talon_kernels.native.build import BuildError, build_library
 
 __all__ = ["BACKENDS", "Library", "chosen", "load", "switch_off", "unavailable"]
 
-ABI = 10
+ABI = 11
 """Counted up, here and in `linear.c`, when a C function's arguments change."""
 
 _log = logging.getLogger("talon_core.kernels")
@@ -84,6 +84,8 @@ class Library:
             self.checksums.restype, self.checksums.argtypes = None, [_POINTER] * 2 + [_INT] * 2 + [_POINTER]
             self.plan = library.talon_plan
             self.plan.restype, self.plan.argtypes = _INT, [_INT] * 5
+            self.planned = library.talon_planned
+            self.planned.restype, self.planned.argtypes = None, [_INT] * 2 + [_POINTER]
             self.gated_unit = library.talon_gated_unit
             self.gated_unit.restype, self.gated_unit.argtypes = None, [_POINTER] * 3 + [_INT] * 3
             self.rms_norm = library.talon_rms_norm

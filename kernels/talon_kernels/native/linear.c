@@ -305,6 +305,13 @@ EXPORT int64_t talon_plan(int64_t source, int64_t rows, int64_t width, int64_t d
     return known ? 1 + twice : 0;
 }
 
+// The plan that is followed: its columns, distance and floats; zeros where there are no tiles of so many rows.
+EXPORT void talon_planned(int64_t source, int64_t rows, int64_t *of) {
+    const int known = source >= 0 && source < SOURCES && rows > 0 && rows <= (source == DIRECT ? MAX_DIRECT : MAX_ROWS);
+    const Plan plan = known ? plans[source][rows] : (Plan){0, 0, 0};
+    of[0] = plan.columns, of[1] = plan.distance, of[2] = plan.floats;
+}
+
 float *thread_scratch(size_t floats) {
     static _Thread_local float *buffer;
     static _Thread_local size_t size;
@@ -521,7 +528,7 @@ EXPORT int64_t talon_gated_mlp(const float *x, const void *gate, const float *ga
     return failed;
 }
 
-EXPORT int64_t talon_abi(void) { return 10; }
+EXPORT int64_t talon_abi(void) { return 11; }
 
 // The least head size that attention takes.
 EXPORT int64_t talon_lanes(void) { return V; }

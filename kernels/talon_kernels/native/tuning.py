@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import filelock
+import numpy as np
 import torch
 from attrs.validators import instance_of
 from torch import Tensor
@@ -70,11 +71,15 @@ first. Tiles over a panel have no more rows than `BAND`."""
 BAND = 4
 """Most rows of a tile over a panel: that may be read again."""
 
-MEGABYTES = 64
-"""Of weights that plans are tried on, more than most processors cache."""
+MEGABYTES = 32
+"""Of weights that a plan is tried on."""
 
 MEASURED_MEGABYTES = 256
-"""Of weights that speeds are told of: processors keep a part of what is not much more than they cache."""
+"""Of weights that speeds are told of, and the most that trials go through in turn: processors keep a part of what is
+not much more than they cache."""
+
+LEAST_MEGABYTES = 64
+"""That trials go through at least."""
 
 FINALISTS = 3
 """So many of the quickest plans are timed again, in turn with the one that all are compared with."""
@@ -86,7 +91,7 @@ found are worth little."""
 TRIES = 5
 """So often, once in each process, plans are tried where the machine was busy each time."""
 
-FORM = 4
+FORM = 5
 """Of kept plans: raised with every change of what is tried, how it is timed, or what a plan's numbers mean."""
 
 GAIN = 1.05
@@ -205,25 +210,20 @@ def best_plans(library: Library, seconds: float = SECONDS) -> Plans:
     ends = time.perf_counter() + seconds
     found: dict[tuple[int, int], Plan] = {}
     least: dict[tuple[int, int], float] = {}
-    weights: dict[tuple[int, int], Tensor] = {}  # by their kind and columns
-    before = dict.fromkeys((WIDE, NARROW, PANEL), Plan(8, 2)) | {DIRECT: Plan(4, 64)}
-    before |= {SHORT_WIDE: Plan(1, 0), SHORT_NARROW: Plan(1, 2)}
-    threads = torch.get_num_threads()
+    before: dict[int, Plan] = {}  # the plan that was found last, of other rows
+    cold, threads = _cold(), torch.get_num_threads()
     for source, rows in TRIALS:
         if time.perf_counter() > ends:
             break
-        which = KINDS[source], INPUTS[source]
-        if which not in weights:
-            weights.clear()  # there is room for those of one kind
-            weights[which] = _weights(source, MEGABYTES)
+        built_in = _planned(library, source, rows)
         if source == PANEL:
             library.plan(DIRECT, rows, 0, 0, 0)  # or they would be read directly
-        took = partial(_plan_took, library, source, rows, weights[which], threads)
+        took = partial(_plan_took, library, source, rows, cold, threads)
         if source == DIRECT and library.plan(source, rows, *attrs.astuple(TWICE)) == 2:
             found[source, rows], _ = _quickest([BY_PANELS, TWICE], took)
             took(found[source, rows])
             continue
-        plan, least[source, rows] = _better(before[source], took, source, ends)
+        plan, least[source, rows] = _better(built_in, before.get(source, built_in), took, source, ends)
         if least[source, rows] < math.inf:
             before[source] = found[source, rows] = plan
             if source == DIRECT and rows > BAND and took(BY_PANELS) * GAIN < least[source, rows]:
@@ -237,20 +237,38 @@ def best_plans(library: Library, seconds: float = SECONDS) -> Plans:
     return found
 
 
-def _plan_took(library: Library, source: int, rows: int, weights: Tensor, threads: int, plan: Plan) -> float:
+def _planned(library: Library, source: int, rows: int) -> Plan:
+    """What the library follows now; no columns where it has no tiles of so many rows."""
+    plan = np.zeros(3, dtype=np.int64)
+    library.planned(source, rows, plan.ctypes.data)
+    return Plan(*plan.tolist())
+
+
+def _plan_took(library: Library, source: int, rows: int, cold: Cold, threads: int, plan: Plan) -> float:
     """Seconds of products by a plan, which the library follows from now on; infinite where it knows no such tile."""
     if not library.plan(source, rows, plan.columns, plan.distance, plan.floats):
         return math.inf
+    weights = cold.weights(source, MEGABYTES)
     x, y = torch.ones((rows, INPUTS[source])), torch.empty((rows, OUTPUTS))
     return _took(lambda: _multiply(library, x, weights, y, KINDS[source], threads), times=1)
 
 
-def _better(first: Plan, took: Callable[[Plan], float], source: int, ends: float) -> tuple[Plan, float]:
-    """The best plan and its seconds, with one setting changed at a time, or the best so far when the time is over."""
+def _better(first: Plan, other: Plan, took: Callable[[Plan], float], source: int, ends: float) -> tuple[Plan, float]:
+    """The best plan and its seconds, with one setting changed at a time, or the best so far when the time is over.
+
+    Args:
+        first: what the library was built with, which stays where nothing is quicker.
+        other: one that is likely to be quick.
+        took: seconds of a plan.
+        source: where tiles read weights.
+        ends: when the time is over.
+    """
     settings: list[tuple[str, tuple[int, ...]]] = [("columns", WIDTHS[::-1]), ("distance", DISTANCES[source])]
     if source == PANEL:
         settings.append(("floats", PANELS))
     seconds = {first: took(first)}
+    if other != first and time.perf_counter() <= ends:
+        seconds[other] = took(other)
     for name, values in settings:
         best = min(seconds, key=seconds.__getitem__)
         for value in values:
@@ -258,6 +276,8 @@ def _better(first: Plan, took: Callable[[Plan], float], source: int, ends: float
             if plan not in seconds and not (time.perf_counter() > ends and seconds[best] < math.inf):
                 seconds[plan] = took(plan)
     known = sorted((plan for plan in seconds if seconds[plan] < math.inf), key=seconds.__getitem__)
+    if known == [first]:
+        return first, took(first)  # there was no time for another
     return _quickest([first, *[plan for plan in known if plan != first][:FINALISTS]], took)
 
 
@@ -274,11 +294,39 @@ def _quickest(plans: Sequence[Plan], took: Callable[[Plan], float]) -> tuple[Pla
     return (best, least[best]) if least[best] * GAIN < least[plans[0]] else (plans[0], least[plans[0]])
 
 
-def _weights(source: int, megabytes: int) -> Tensor:
-    """Bytes of many weights, one after another, shape `(weights, bytes)`."""
-    size = INPUTS[source] * OUTPUTS * BITS[source] // 8
-    count = max(1, megabytes * 2**20 // size)
-    return torch.full((count, size), 1, dtype=torch.uint8)  # what nobody has written to would be in a cache
+class Cold:
+    """Memory that is read as weights of any kind, part after part, so that no part is in a cache when it is read again.
+
+    Args:
+        megabytes: of it, more than what is asked for at once.
+    """
+
+    def __init__(self, megabytes: int) -> None:
+        self._bytes = torch.full((megabytes * 2**20,), 1, dtype=torch.uint8)  # if nobody had, it would be in a cache
+        self._at = 0
+
+    def weights(self, source: int, megabytes: int) -> Tensor:
+        """Bytes of many weights, one after another, shape `(weights, bytes)`: about so much of the memory, and next."""
+        size = INPUTS[source] * OUTPUTS * BITS[source] // 8
+        count = max(1, megabytes * 2**20 // size)
+        if self._at + count * size > len(self._bytes):
+            self._at = 0
+        self._at += count * size
+        return self._bytes[self._at - count * size : self._at].view(count, size)
+
+
+def _cold() -> Cold:
+    """Memory for trials: twice what the processor caches, where it tells, in bounds."""
+    return Cold(max(LEAST_MEGABYTES, min(2 * cache_megabytes(), MEASURED_MEGABYTES)))
+
+
+def cache_megabytes(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
+    """The largest cache of the first processor, as Linux tells it; 0 where nobody does."""
+    sizes = [0]
+    for file in folder.glob("index*/size"):
+        with contextlib.suppress(OSError, ValueError):
+            sizes.append(int(file.read_text().strip().removesuffix("K")))
+    return max(sizes) // 1024
 
 
 def _multiply(library: Library, x: Tensor, weights: Tensor, y: Tensor, kind: int, threads: int) -> None:
@@ -325,7 +373,8 @@ class Reached:
 
 def reached(library: Library, source: int) -> Reached:
     """Measure products of one kind of weights, in turn with the sum: a machine may be slower for a while."""
-    threads, weights = torch.get_num_threads(), _weights(source, MEASURED_MEGABYTES)
+    threads = torch.get_num_threads()
+    weights = Cold(MEASURED_MEGABYTES).weights(source, MEASURED_MEGABYTES)
     few, many = (torch.ones((rows, INPUTS[source])) for rows in (1, 8))
     out = torch.empty((8, OUTPUTS))
     works: dict[str, Callable[[], object]] = {
