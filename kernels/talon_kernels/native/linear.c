@@ -330,12 +330,17 @@ typedef struct {
     vf *carry;
 } Part;
 
+// Of how many bands of nearly equal height, none higher than a tile may be, some rows of x are made.
+static int64_t bands_of(int source, int64_t rows) {
+    const int64_t most = source == PANEL ? PANEL_BAND : MAX_ROWS;
+    return (rows + most - 1) / most;
+}
+
 // Columns [begin, end) of some rows of y, as far as a part of K says.
 static void stripe(const Product *p, const Part *part, int source, int64_t m0, int64_t rows, int64_t begin, int64_t end) {
     const int half = source == NARROW || source == SHORT_NARROW;
-    // Bands of nearly equal height, all with the width that suits the highest.
-    const int64_t most = source == PANEL ? PANEL_BAND : MAX_ROWS;
-    int64_t bands = (rows + most - 1) / most, high = (rows + bands - 1) / bands;
+    // All bands have the width that suits the highest.
+    const int64_t bands = bands_of(source, rows), high = (rows + bands - 1) / bands;
     int64_t width = plans[source][high].columns;
     // What is in a panel was fetched before it was widened.
     int64_t ahead = source == PANEL ? 0 : plans[source][high].distance * width * p->K;
@@ -364,17 +369,17 @@ static void stripe(const Product *p, const Part *part, int source, int64_t m0, i
     }
 }
 
-// A panel has so many rows of W, a number that tiles of most widths divide, and so many of their columns.
+// A panel has so many rows of W, and so many of their columns.
 typedef struct {
     int64_t rows, columns;
 } Shape;
 
-static Shape panel_shape(int64_t floats, int64_t K, int64_t granule) {
+// About as many floats as a plan says: whole tiles of its width, or others would be needed for what is left of each panel.
+static Shape panel_shape(Plan plan, int64_t K, int64_t granule) {
     int64_t parts = (K + PANEL_COLUMNS - 1) / PANEL_COLUMNS;
     int64_t columns = parts ? ((K + parts - 1) / parts + granule - 1) / granule * granule : granule;
-    int64_t rows = floats / columns;
-    rows = rows >= PANEL_ROWS ? PANEL_ROWS : rows >= 12 ? 12 : rows >= 8 ? 8 : rows >= 6 ? 6 : rows >= 1 ? rows : 1;
-    return (Shape){rows, columns};
+    int64_t tiles = (plan.floats / columns + plan.columns / 2) / plan.columns, most = PANEL_ROWS / plan.columns;
+    return (Shape){(tiles < 1 ? 1 : tiles < most ? tiles : most) * plan.columns, columns};
 }
 
 // Columns [begin, end) of some rows of y, where W is widened into a panel. Returns 1 when memory is short.
@@ -383,8 +388,9 @@ static int widened_columns(const Product *p, int64_t m0, int64_t rows, int64_t b
     if (granule < WHOLE) granule = WHOLE;  // a part of a row that is no multiple of registers has other sums
     const int64_t block = row_bytes(p->kind, granule);
     const int64_t size = row_bytes(p->kind, p->K);
-    const Plan plan = plans[PANEL][rows < PANEL_BAND ? rows : PANEL_BAND];
-    const Shape shape = panel_shape(plan.floats, p->K, granule);
+    const int64_t bands = bands_of(PANEL, rows);
+    const Plan plan = plans[PANEL][(rows + bands - 1) / bands];
+    const Shape shape = panel_shape(plan, p->K, granule);
     const int in_parts = shape.columns < p->K;
     widen_fn *widen = widen_of(p->kind);
     const int64_t ahead = plan.distance * shape.rows * size;  // to the same place in a later panel
