@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from talon_core.basics.suggestions import did_you_mean
 from talon_core.bench.bootstrap import Interval, mean_with_interval, median_with_interval, with_interval
 from talon_core.bench.measurement import Measurement, first_difference, shares_by_depth
 from talon_core.bench.methods import PLAIN
@@ -139,7 +140,8 @@ def compare(results: Results, baseline: str = PLAIN) -> Comparison:
     lossless = {method["name"]: method["lossless"] for method in settings["methods"]}
     marks = {name: unlike(peer, environment) for name, peer in environment.get("peers", {}).items()}
     if baseline not in lossless:
-        raise LookupError(f"no method '{baseline}' in '{results.folder}'; there are: {', '.join(lossless)}")
+        there = f"{did_you_mean(baseline, lossless)}there are: {', '.join(lossless)}"
+        raise LookupError(f"no method '{baseline}' in '{results.folder}'; {there}")
     if not results.measurements:
         raise ValueError(f"nothing is measured in '{results.folder}' yet; let talon bench run finish a prompt")
     greedy = not settings["temperature"]

@@ -88,6 +88,8 @@ def test_another_baseline_turns_the_ratios_round(folder_of, lines):
     assert compare(results, "ngram").all["none"].ratio.median == 0.5
     with pytest.raises(LookupError, match=r"no method 'chain'.* there are: none, ngram"):
         compare(results, "chain")
+    with pytest.raises(LookupError, match=r"no method 'ngrm' in .*; did you mean 'ngram'\? there are: none, ngram"):
+        compare(results, "ngrm")
 
 
 def test_repetitions_are_reduced_to_their_median_and_turns_to_their_sum(measurement):
