@@ -180,6 +180,8 @@ def _keep(certificate: "Certificate", out: Path | None) -> str | None:
         write(certificate.record(), out)
         note(f"the certificate is in '{out}'")
     if certificate.proved:
+        if out is None:
+            note("the output has the target's law by construction, and needs no certificate; --out writes one to a file")
         return None
     try:
         kept = keep(certificate.record())

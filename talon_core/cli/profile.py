@@ -87,7 +87,7 @@ def measure(
     By default that is about a minute with the default model on a CPU.
     """
     from talon_core.profiles.measure import ProfilePlan
-    from talon_core.profiles.store import check_name, profiles_folder, save_profile
+    from talon_core.profiles.store import KEPT, check_name, profiles_folder, save_profile
 
     check_name(name)
     check_folder(profiles_folder(), "the folder of profiles")
@@ -101,7 +101,10 @@ def measure(
     plan = ProfilePlan(nodes, contexts, batches, rows, widths, repetitions)
     with if_interrupted(NOTHING):
         made = _measured(name, plan, model, drafter, trust_remote_code)
+    replaced = KEPT.file_of(name) is not None
     file = save_profile(made)
+    if replaced:
+        note(f"the profile '{name}' that was there is replaced")
     if as_json:
         print_json({"file": str(file), **_answer(made)})
         return

@@ -227,6 +227,7 @@ def test_what_is_proved_needs_no_certificate(talon, liar, at_once):
         ran = talon("certify", *pair, "--json")
         assert (ran.answer["proved"], ran.answer["kept"]) == (True, None)
         assert "kept" not in ran.err
+    assert "the output has the target's law by construction, and needs no certificate" in ran.err
     assert talon("list", "certificates", "--json").answer["certificates"] == []
 
 

@@ -51,6 +51,8 @@ def test_a_profile_is_measured_saved_and_shown(talon, measured, model):
     listed = talon("profile", "list", "--json").answer["profiles"]
     assert {one["name"]: one["origin"] for one in listed}["mine"] == "measured"
     assert sum(one["origin"] == "computed" for one in listed) == 6
+    assert "is replaced" not in ran.err
+    assert "the profile 'mine' that was there is replaced" in measured().err
 
 
 def test_json_has_the_points_and_the_errors(talon, measured):
