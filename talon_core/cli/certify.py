@@ -181,7 +181,9 @@ def _keep(certificate: "Certificate", out: Path | None) -> str | None:
         note(f"the certificate is in '{out}'")
     if certificate.proved:
         if out is None:
-            note("the output has the target's law by construction, and needs no certificate; --out writes one to a file")
+            note(
+                "the output has the target's law by construction, and needs no certificate; --out writes one to a file"
+            )
         return None
     try:
         kept = keep(certificate.record())
