@@ -409,11 +409,11 @@ def _probed_once(model: Any) -> Iterator[None]:
 
     probe, probed = HFTarget._probe, set()
 
-    def once(target: HFTarget, config: Any, nodes: int) -> None:
+    def once(target: HFTarget, nodes: int) -> None:
         accelerator = target.accelerator.name if target.accelerator is not None else None
         way = (target.attention.name, accelerator, target.states, target.graphs is not None)
         if target.model is not model or way not in probed:
-            probe(target, config, nodes)
+            probe(target, nodes)
         if target.model is model:
             probed.add(way)
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from talon_core.cli import options as opts
 from talon_core.cli.generate import as_decoded, as_object
-from talon_core.cli.output import print_json, seconds_of, stderr, stdout
+from talon_core.cli.output import note, print_json, seconds_of, stdout
 from talon_core.defaults import NONE
 from talon_core.plugins.parts import Parts, Resolved, resolve
 
@@ -28,7 +28,7 @@ PROMPT = "Write a Python function that says whether a word is a palindrome, and 
 """A question like any other: the answer is not to be looked up in it."""
 
 MAX_NEW_TOKENS = 192
-WARM_UP_TOKENS = 8
+WARM_UP_TOKENS = 32
 
 TURNS = 3
 """How often each decodes the prompt: an odd number, of which one is in the middle. One run says little of speed on a
@@ -129,8 +129,8 @@ def compare(
             console.print(Rule(title))
         first.append(_run(console, decoder, options))
     turns = [Turn(*first)]
-    with stderr().status("decoding both again, in turns"):
-        turns += [Turn(_run(None, plain, options), _run(None, fast, options)) for _ in range(TURNS - 1)]
+    note("decoding both again, in turns")  # and not what moves meanwhile: time is taken
+    turns += [Turn(_run(None, plain, options), _run(None, fast, options)) for _ in range(TURNS - 1)]
     return Comparison(session, resolved, without, turns)
 
 
@@ -176,15 +176,18 @@ class _Wrapped:
 
 
 def as_report(model: str, comparison: Comparison) -> dict[str, Any]:
-    """What `--json` prints: both runs of the middle turn as `talon generate --json` gives them, and the comparison."""
-    middle = comparison.middle
+    """What `--json` prints: both runs of a turn as `talon generate --json` gives them, and the comparison.
+
+    The turn is the middle one, or the first in which TALON gave other tokens.
+    """
+    shown = comparison.different or comparison.middle
     return {
         "prompt": PROMPT,
         "identical": comparison.different is None,
-        "speed_up": middle.speed_up,
+        "speed_up": comparison.middle.speed_up,
         "speed_ups": [turn.speed_up for turn in comparison.turns],
-        "plain": as_object(model, comparison.without, middle.plain),
-        "talon": as_object(model, comparison.resolved, middle.fast),
+        "plain": as_object(model, comparison.without, shown.plain),
+        "talon": as_object(model, comparison.resolved, shown.fast),
     }
 
 

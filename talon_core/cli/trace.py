@@ -202,6 +202,8 @@ def replay(
         print_json(answer.as_dict())
     else:
         _show(answer)
+    if costs is None:
+        _note_assumed(found, methods)
 
 
 def _replay(
@@ -209,7 +211,6 @@ def _replay(
 ) -> "Answer":
     """Try methods, and say on stderr what the trace lacks."""
     from talon_core.trace.methods import parse_methods
-    from talon_core.trace.replay import Replay
     from talon_core.trace.run import replayed
 
     chosen = parse_methods(methods, trace, load_registry())
@@ -221,22 +222,34 @@ def _replay(
     if outside:
         named = ", ".join(outside)
         note(f"the trace does not answer all that was asked by {named}; record with more --nodes, --depth or --width")
-    if costs is None:
-        asking, first = Replay(trace), trace.text(*trace.texts()[0])
-        named = ", ".join(one.name for one in chosen if asking.lacks_costs(one, first))
-        if named:
-            note(f"no --profile says what passes take, so {named} takes what it assumes; decoding measures it")
     return answer
 
 
+def _note_assumed(trace: "Trace", methods: Sequence[str]) -> None:
+    """Say on stderr whose policies asked what passes take, which nobody told: while decoding it is measured."""
+    from talon_core.trace.methods import parse_methods
+    from talon_core.trace.replay import Replay
+
+    replay, text = Replay(trace), trace.text(*trace.texts()[0])
+    with if_interrupted("the trace is as it was"):
+        asking = [one.name for one in parse_methods(methods, trace, load_registry()) if replay.lacks_costs(one, text)]
+    if asking:
+        note(
+            f"no profile says what passes take, so that what is assumed is followed by {', '.join(asking)}; "
+            "talon trace replay --profile tells them"
+        )
+
+
 def _show(answer: "Answer") -> None:
-    table = Table(Column("method", overflow="fold", min_width=16), caption=BELOW, caption_justify="left")
+    console, below = wide_stdout(), BELOW
+    narrow = console.width < 110
+    table = Table(Column("method", overflow="fold", min_width=8 if narrow else 16), padding=0 if narrow else (0, 1))
     for name in ("MAT", "passes", "drafts", "nodes", "outside", "by the laws", "in hindsight"):
         table.add_column(name, justify="right")
     predicted = [one.totals.predicted_tokens_per_second for one in answer.tried]
     if None not in predicted:
         table.add_column("tokens/s", justify="right")
-        table.caption = (
+        below = (
             f"{BELOW}; tokens/s: predicted by the profile; best: in hindsight, with as many nodes as pay; timed: texts "
             "on which the policy's time was taken"
         )
@@ -257,4 +270,5 @@ def _show(answer: "Answer") -> None:
             *(f"{speed:.1f}" for speed in speeds),
             *([str(totals.timed_texts)] if speeds else []),
         )
-    wide_stdout().print(table)
+    console.print(table)
+    console.print(below, style="dim")

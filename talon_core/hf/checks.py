@@ -1,11 +1,14 @@
 """What a model must be for its passes to be TALON's: loaded, not quantised in a way that mixes tokens, not compiled."""
 
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
 import torch
+from transformers import PreTrainedConfig
 
 from talon_core.attention import AttentionBackend, DeviceBackend
+from talon_core.hf.attention import ATTENTION_NAME
 from talon_core.runtime.blocks import layers_in_blocks
 from talon_core.runtime.embeddings import vocabulary_size
 from talon_core.runtime.modules import is_wrapper
@@ -71,6 +74,60 @@ def why_not_together(model: Any, attention: AttentionBackend) -> str | None:
         if why is not None:
             return f"{where}, and attention backend '{attention.name}' cannot be used on {device}: {why}"
     return None
+
+
+def check_layers(model: Any) -> None:
+    """Make sure that each attention layer of a model that is switched to TALON's asks for it, with a cache of its own.
+
+    transformers reaches layers through the configuration that they share with the model. One that was copied with its
+    layer is another one: the layer would see a tree as a text.
+
+    Args:
+        model: a transformers causal LM, switched to TALON's attention.
+
+    Raises:
+        ValueError: if a layer has another attention, or two have the same keys and values; the sentence names them.
+    """
+    names: dict[tuple[type, int], str] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        place, config = module.__dict__.get("layer_idx"), module.__dict__.get("config")
+        if not isinstance(place, int) or not isinstance(config, PreTrainedConfig):
+            continue
+        if config._attn_implementation != ATTENTION_NAME:
+            raise ValueError(
+                f"{name} of {type(model).__name__} has a configuration of its own, so that TALON's attention does not "
+                "reach it; set its config to that of the model's other layers"
+            )
+        other = names.setdefault((type(module), place), name)
+        if other != name:
+            raise ValueError(
+                f"{other} and {name} of {type(model).__name__} both have layer_idx {place}, and so the same keys and "
+                "values; give each layer its own"
+            )
+
+
+def check_windows(model: Any, windows: Sequence[int | None]) -> None:
+    """A sliding window must reach the attention of as many layers as the model's configuration says.
+
+    Args:
+        model: a transformers causal LM.
+        windows: that of each layer that called TALON's attention in a pass.
+
+    Raises:
+        ValueError: if it does not, or not every layer called it.
+    """
+    config = model.config.get_text_config()
+    kinds, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None)
+    if kinds:
+        expected = kinds.count("sliding_attention") if window else 0
+    else:
+        expected = len(windows) if window and getattr(config, "use_sliding_window", True) else 0
+    found = sum(given is not None for given in windows)
+    if found != expected or len(windows) != config.num_hidden_layers:
+        raise ValueError(
+            f"{type(model).__name__} called TALON's attention in {len(windows)} of {config.num_hidden_layers} layers, "
+            f"with a sliding window in {found} where its configuration has {expected}; choose another target"
+        )
 
 
 class AsLoaded:

@@ -1,7 +1,7 @@
 """What TALON does to a transformers model for the time of a generation: evaluation mode, and TALON's attention."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from threading import Lock
@@ -78,6 +78,7 @@ class AttentionSwitch:
         self._model = model
         self._config: Any = None
         self._changes: list[tuple[dict[str, Any], str, Any]] = []  # a configuration's attributes, a name, TALON's value
+        self._have: list[tuple[dict[str, Any], Any]] = []  # attributes of modules, and the configuration among them
 
     @contextmanager
     def switched(self) -> Iterator[None]:
@@ -99,7 +100,7 @@ class AttentionSwitch:
 
     def _again(self) -> Callable[[], None] | None:
         """Switch what is known to be switched; None if that is not known, or does not do any more."""
-        if self._config is not self._model.config:
+        if self._config is not self._model.config or not all(own.get("config") is one for own, one in self._have):
             return None
         before = [(values, name, values.get(name)) for values, name, _ in self._changes]
         for values, name, value in self._changes:
@@ -117,11 +118,12 @@ class AttentionSwitch:
     def _thoroughly(self) -> Callable[[], None]:
         model = self._model
         name = implementation(model)
-        configs = [vars(config) for config in _configs(model)]
+        configs = [vars(config) for config in configs_of(model.modules())]
         before = [dict(values) for values in configs]
         set_implementation(model, ATTENTION_NAME)
         if getattr(type(model), "set_attn_implementation", None) is PreTrainedModel.set_attn_implementation:
             self._config = model.config
+            self._have = [(one.__dict__, one.__dict__["config"]) for one in model.modules() if "config" in one.__dict__]
             self._changes = [
                 (values, attribute, value)
                 for values, old in zip(configs, before, strict=True)
@@ -131,10 +133,10 @@ class AttentionSwitch:
         return partial(set_implementation, model, name)
 
 
-def _configs(model: nn.Module) -> list[PreTrainedConfig]:
-    """Every configuration of the model and of its parts, and those inside them, each once."""
+def configs_of(modules: Iterable[nn.Module]) -> list[PreTrainedConfig]:
+    """Every configuration of a model's modules, and those inside them, each once."""
     found: dict[int, PreTrainedConfig] = {}
-    left = [module.__dict__.get("config") for module in model.modules()]
+    left = [module.__dict__.get("config") for module in modules]
     while left:
         config = left.pop()
         if isinstance(config, PreTrainedConfig) and id(config) not in found:

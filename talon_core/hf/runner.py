@@ -15,8 +15,8 @@ from talon_core.attention import Accelerator
 from talon_core.drafter import FINAL_STATE
 from talon_core.errors import PluginError, blaming, blaming_bugs
 from talon_core.hf.attention import PASS_KEYWORD
-from talon_core.hf.checks import AsLoaded, check_autocast
-from talon_core.hf.model import AttentionSwitch, evaluating
+from talon_core.hf.checks import AsLoaded, check_autocast, check_layers, check_windows
+from talon_core.hf.model import AttentionSwitch, configs_of, evaluating
 from talon_core.rule import Accepted
 from talon_core.runtime.blocks import forget_widened
 from talon_core.runtime.executor import Executor, TreeView
@@ -91,6 +91,7 @@ class ModelRunner:
         forget: gives up what was recorded of the model, where it has changed; by default what the executor has.
         features: which hidden states to keep: 0 is what enters the first layer, `i` what layer `i - 1` returns,
             `FINAL_STATE` what enters the LM head.
+        verifies: whether the model is a target, whose layers are checked again where they have changed.
 
     Raises:
         ValueError: if the model cannot be run over trees; the sentence says why.
@@ -104,6 +105,7 @@ class ModelRunner:
         accelerator: Accelerator | None = None,
         features: Sequence[int] = (),
         forget: Callable[[], None] | None = None,
+        verifies: bool = False,
     ) -> None:
         self.model = model
         self.features = tuple(features)
@@ -125,6 +127,8 @@ class ModelRunner:
         self.put_off = PutOff()
         self._as_is = False  # whether nothing of the model was in training or compiled, when that was seen last
         executor.set_up.append(self.put_off.set_up)
+        self._verifies = self._layers_unchecked = verifies
+        self._passes_unchecked = False
         self._accelerated = None
         if accelerator is not None:
             try:
@@ -154,7 +158,7 @@ class ModelRunner:
         modules: list[nn.Module] = []
         same = self._modules.are_those_of_the_model()
         if not same:
-            self._switch = AttentionSwitch(self.model)  # new ones may have configurations of their own
+            self._changed()
         if not again or not same:
             modules = modules_of(self.model)
             self._modules = Modules(self.model)
@@ -176,6 +180,9 @@ class ModelRunner:
             ExitStack() as stack,
             self.put_off.until_left(partial(self._enter_parts, stack, again)),
         ):
+            if self._layers_unchecked:
+                check_layers(self.model)
+                self._layers_unchecked = False
             if modules or not self._as_is or not all(one.asks for one in (self.executor, *self.others)):
                 self.put_off.set_up()
             if watchful is not None and watchful.changes != seen:
@@ -200,13 +207,20 @@ class ModelRunner:
             modules: all of the model.
             watched: tells weights whose numbers the accelerator compares.
         """
-        parts, marks = recorded_parts(modules), marks_of(modules, watched)
+        settings = [vars(config) for config in configs_of(modules)]
+        parts, marks = recorded_parts(modules), marks_of(modules, watched, settings)
         if (parts, marks) != (self._parts, self._marks):
             if self._marks:
                 forget_widened(self.model)  # they may be numbers of other blocks
+                self._changed()
             self._parts, self._marks = parts, marks
             self._changes += 1
             self._forget()
+
+    def _changed(self) -> None:
+        """Look anew at what was found of the model's layers: they may have other configurations, and other windows."""
+        self._switch = AttentionSwitch(self.model)
+        self._layers_unchecked = self._passes_unchecked = self._verifies
 
     def _kept(self) -> Tensor | None:
         if not self.features:
@@ -313,12 +327,9 @@ class ModelRunner:
                 logits_to_keep=logits_to_keep,
                 **{PASS_KEYWORD: this_pass},
             ).logits
-        if self.windows and len(this_pass.windows) != len(self.windows):
-            raise ValueError(
-                f"{type(self.model).__name__} called TALON's attention in {len(this_pass.windows)} of "
-                f"{len(self.windows)} layers: one was exchanged for a layer with a configuration of its own; let it "
-                "have the model's"
-            )
+        if self._passes_unchecked:
+            check_windows(self.model, this_pass.windows)
+            self._passes_unchecked = False
         self.windows = this_pass.windows
         return logits.to(self.device)
 

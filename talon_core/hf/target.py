@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.errors import one_line
 from talon_core.hf.bits import weight_bits
-from talon_core.hf.checks import check_autocast, checked_model, why_not_together
+from talon_core.hf.checks import check_autocast, check_windows, checked_model, why_not_together
 from talon_core.hf.model import check_free
 from talon_core.hf.probe import PlainModel
 from talon_core.hf.runner import ModelRunner, Ran
@@ -96,12 +96,12 @@ class HFTarget(NetworkTarget):
         self.states = tuple(features)
         self.graphs = graphs
         self._executors: WeakSet[Executor] = WeakSet()  # whose recorded passes may read weights of the model
-        self.runner = ModelRunner(model, self._executor(), accelerator, features, self._forget)
+        self.runner = ModelRunner(model, self._executor(), accelerator, features, self._forget, verifies=True)
         self.runner.others = self._executors
         self.can_walk, self.can_draw = self.runner.executor.can_walk, self.runner.executor.can_draw
         self._best = self.runner.executor.best_numbers if self.device.type == "cpu" else None
         if probe:
-            self._probe(config, nodes)
+            self._probe(nodes)
         forget_widened(model)  # passes in a session may need no weights but the blocks
 
     def executor(self) -> Executor:
@@ -189,7 +189,7 @@ class HFTarget(NetworkTarget):
         layers = [layer for _, layer in layers_in_blocks(self.model)]
         return self.accelerator.prepare(nn.ModuleList(layers)) if self.accelerator and layers else nullcontext()
 
-    def _probe(self, config: Any, nodes: int) -> None:
+    def _probe(self, nodes: int) -> None:
         """Compare a small tree's logits with those of the plain model: path by path, and as `generate` feeds it."""
         rng = np.random.default_rng(0)
         prefix = rng.integers(0, self.vocab_size, 6)
@@ -202,7 +202,7 @@ class HFTarget(NetworkTarget):
             given = self._verified(prefix, tree)
             nodes = min(nodes, MOST_PROBED) if isinstance(self.attention, DeviceBackend) else 0
             larger = self._verified(prefix, _grown(tree, nodes)) if nodes > len(tree) else None
-        _check_windows(self.model, config, self.runner.windows)
+        check_windows(self.model, self.runner.windows)
         plain.check_paths(tree, expected, given)
         if larger is not None:
             plain.check_paths(tree, expected, larger)
@@ -289,20 +289,4 @@ def _check_layer_kinds(model: Any, config: Any) -> None:
     if getattr(config, "attention_chunk_size", None):
         raise ValueError(
             f"{type(model).__name__} attends in chunks, which its layers do not pass on; choose another target"
-        )
-
-
-def _check_windows(model: Any, config: Any, windows: Sequence[int | None]) -> None:
-    """A sliding window must reach the attention of as many layers as the configuration says."""
-    kinds = getattr(config, "layer_types", None)
-    window = getattr(config, "sliding_window", None)
-    if kinds:
-        expected = kinds.count("sliding_attention") if window else 0
-    else:
-        expected = len(windows) if window and getattr(config, "use_sliding_window", True) else 0
-    found = sum(given is not None for given in windows)
-    if found != expected or len(windows) != config.num_hidden_layers:
-        raise ValueError(
-            f"{type(model).__name__} called TALON's attention in {len(windows)} of {config.num_hidden_layers} layers, "
-            f"with a sliding window in {found} where its configuration has {expected}; choose another target"
         )

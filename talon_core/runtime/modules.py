@@ -91,7 +91,11 @@ NO_ATTRIBUTES = {*vars(nn.Module())}
 SIMPLE = (int, float, str, type(None))
 
 
-def marks_of(modules: Sequence[nn.Module], watched: Callable[[torch.Tensor], bool]) -> list[object]:
+def marks_of(
+    modules: Sequence[nn.Module],
+    watched: Callable[[torch.Tensor], bool],
+    settings: Iterable[Mapping[str, object]] = (),
+) -> list[object]:
     """By what one knows, beside its `recorded_parts`, that a model is as it was: what modules hold, and numbers.
 
     Of each tensor the sums of its rows are among them, because PyTorch does not count what is written through
@@ -100,9 +104,11 @@ def marks_of(modules: Sequence[nn.Module], watched: Callable[[torch.Tensor], boo
     Args:
         modules: all of the model, as `modules_of` has them.
         watched: tells tensors whose numbers somebody else compares.
+        settings: that modules look up in each pass, by name.
     """
     of_all = nn.modules.module  # hooks for whatever module is called
     marks: list[object] = [*of_all._global_forward_pre_hooks, *of_all._global_forward_hooks]
+    marks += [_mark(each) for each in settings]
     for module in modules:
         marks.append(getattr(type(module), "forward", None))
         marks += [_mark(value) for name, value in vars(module).items() if name not in NO_ATTRIBUTES]

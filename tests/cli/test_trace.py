@@ -158,6 +158,13 @@ def test_what_the_trace_does_not_answer_is_told(record: Any, talon: Any, tmp_pat
     assert "does not answer all that was asked by talon:budget=30; record with more" in ran.err
 
 
+def test_who_asked_for_prices_that_nobody_gave_is_told(record: Any, talon: Any, tmp_path: Path) -> None:
+    record()
+    ran = talon("trace", "replay", str(tmp_path / "out"), "talon-cost", "talon:budget=8", "none", "caddtree", "--json")
+    assert "what is assumed is followed by talon-cost, caddtree; talon trace replay --profile tells" in ran.err
+    assert "assumed" not in talon("trace", "replay", str(tmp_path / "out"), "talon:budget=8", "none", "--json").err
+
+
 def test_an_unfinished_trace_is_tried_as_far_as_it_goes(
     record: Any, talon: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

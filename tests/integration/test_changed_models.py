@@ -133,9 +133,19 @@ def with_another_body(model: Any) -> None:
     model.model.layers[0].mlp.gate_proj.weight.data *= 0.25
 
 
+def of_three_layers(model: Any) -> None:
+    del model.model.layers[3]
+    model.config.num_hidden_layers = 3
+
+
+def with_another_configuration_of_the_body(model: Any) -> None:
+    model.model.config = copy.deepcopy(model.config)
+    model.model.layers[0].mlp.gate_proj.weight.data *= 0.25
+
+
 CHANGES: list[Callable[[Any], None]] = [
     *(subclassed, adapted, of_other_tensors, pruned, parametrized, normed, hooked, transposed, tied, patched),
-    with_another_body,
+    *(with_another_body, of_three_layers, with_another_configuration_of_the_body),
 ]
 
 
@@ -161,10 +171,66 @@ def test_a_layer_that_keeps_another_attention_is_refused_in_words(prepared: bool
         assert decoder.generate(PROMPT, max_new_tokens=12).token_ids == expected
     layer = model.model.layers[1]
     model.model.layers[1] = copy.deepcopy(layer)
-    with pytest.raises(ValueError, match="called TALON's attention in 3 of 4 layers: one was exchanged"):
-        decoder.generate(PROMPT, max_new_tokens=12)
+    for call in (lambda: decoder.generate(PROMPT, max_new_tokens=12), lambda: talon_core.load(model)):
+        with pytest.raises(ValueError, match=r"layers\.1\.self_attn of .* has a configuration of its own"):
+            call()
+    assert answer(model) == expected  # nothing is left of it
     model.model.layers[1].self_attn.config = model.config
     assert decoder.generate(PROMPT, max_new_tokens=12).token_ids == expected
+
+
+def gained_a_copy(model: Any) -> None:
+    model.model.layers.append(copy.deepcopy(model.model.layers[3]))
+    model.model.layers[4].self_attn.layer_idx = 4
+    model.config.num_hidden_layers = 5
+
+
+def twice(model: Any) -> None:
+    model.model.layers[2] = model.model.layers[1]
+
+
+def the_same_place(model: Any) -> None:
+    model.model.layers[2].self_attn.layer_idx = 1
+
+
+def windowed(model: Any) -> None:
+    model.config.sliding_window = 4
+
+
+def without_attention(model: Any) -> None:
+    del model.model.layers[3]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (gained_a_copy, r"layers\.4\.self_attn of LlamaForCausalLM has a configuration of its own"),
+        (twice, r"layers\.1\.self_attn and model\.layers\.2\.self_attn of .* both have layer_idx 1"),
+        (the_same_place, r"layers\.1\.self_attn and model\.layers\.2\.self_attn of .* both have layer_idx 1"),
+        (windowed, "with a sliding window in 0 where its configuration has 4"),
+        (without_attention, "called TALON's attention in 3 of 4 layers"),
+    ],
+)
+def test_what_load_would_refuse_is_refused_where_it_comes_later(change: Callable[[Any], None], sentence: str) -> None:
+    model = tiny_model("llama")
+    decoder = talon_core.load(model, **PARTS)
+    decoder.generate(PROMPT, max_new_tokens=12)
+    change(model)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=sentence):
+            decoder.generate(PROMPT, max_new_tokens=12)
+    with pytest.raises(ValueError, match=r"LlamaForCausalLM"):
+        talon_core.load(model)
+
+
+def test_another_window_is_one_for_passes_that_were_recorded() -> None:
+    """It stands in a configuration, which no module tells of."""
+    model = tiny_model("mistral-window")
+    decoder = talon_core.load(model, **PARTS)
+    before = decoder.generate(PROMPT, max_new_tokens=24).token_ids
+    model.config.sliding_window = 3
+    expected = answer(model, 24)
+    assert decoder.generate(PROMPT, max_new_tokens=24).token_ids == expected != before
 
 
 def quantised(part: nn.Module) -> Any:

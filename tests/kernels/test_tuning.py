@@ -39,7 +39,8 @@ class Machine:
     def planned(self, source, rows, out):
         built_in = Plan(8, 2) if source == WIDE else Plan(4, 64)
         plan = self.plans.get((source, rows), built_in)
-        ctypes.memmove(out, np.array(attrs.astuple(plan)).ctypes.data, 24)
+        numbers = np.array(attrs.astuple(plan), dtype=np.int64)
+        ctypes.memmove(out, numbers.ctypes.data, numbers.nbytes)
 
     def plan(self, source, rows, columns, distance, floats):
         twice = source == DIRECT and rows == self._read_twice
@@ -154,11 +155,22 @@ def test_weights_that_are_read_in_turn_come_again_when_all_others_were_read():
         assert part.eq(1).all()  # all of it is there
 
 
-def test_the_largest_cache_decides_how_much_is_read_in_turn(tmp_path, monkeypatch):
-    for at, size in enumerate(("48K", "2048K", "36864K", "no number")):
-        (tmp_path / f"index{at}").mkdir()
-        (tmp_path / f"index{at}" / "size").write_text(f"{size}\n")
-    assert tuning.cache_megabytes(tmp_path) == 36
+def test_all_caches_together_decide_how_much_is_read_in_turn(tmp_path, monkeypatch):
+    def cache(cpu, at, level, kind, whose, size):
+        folder = tmp_path / f"cpu{cpu}" / "cache" / f"index{at}"
+        folder.mkdir(parents=True)
+        for name, text in zip(tuning.CACHE_FILES, (level, kind, whose, size), strict=True):
+            (folder / name).write_text(f"{text}\n")
+
+    for cpu in range(5):
+        cache(cpu, 0, 1, "Data", cpu, "512K")
+        cache(cpu, 1, 1, "Instruction", cpu, "4096K")
+        cache(cpu, 2, 3, "Unified", "0-1" if cpu < 2 else "2-4", "32768K")
+        cache(cpu, 3, 4, "Unified", cpu, "no number")
+    monkeypatch.setattr(tuning, "usable_cpus", lambda: {0, 1})
+    assert tuning.cache_megabytes(tmp_path) == 33
+    monkeypatch.setattr(tuning, "usable_cpus", lambda: {0, 1, 2, 3})
+    assert tuning.cache_megabytes(tmp_path) == 66
     assert tuning.cache_megabytes(tmp_path / "nowhere") == 0
     for cache, right in ((0, 64), (36, 72), (300, 256)):
         monkeypatch.setattr(tuning, "cache_megabytes", lambda cache=cache: cache)

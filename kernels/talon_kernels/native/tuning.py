@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -60,8 +61,10 @@ NUMBERS = SHORT_WIDE, WIDE, SHORT_NARROW, NARROW
 
 TRIALS = (
     *((DIRECT, 1), *((source, 1) for source in NUMBERS), (DIRECT, 4), (PANEL, 4)),
-    *((DIRECT, rows) for rows in (8, 16, 2, 3, 6, 5, 7)),
-    *((PANEL, 3), (PANEL, 2), (PANEL, 1)),
+    *((DIRECT, rows) for rows in (8, 16, 2, 3)),
+    (PANEL, 3),
+    *((DIRECT, rows) for rows in (6, 5, 7)),
+    *((PANEL, 2), (PANEL, 1)),
     *((source, rows) for source in NUMBERS for rows in (8, 4, 2)),
     *((source, rows) for source in NUMBERS for rows in (3, 5, 6, 7)),
 )
@@ -206,7 +209,7 @@ def _keep(path: Path, kept: Kept) -> None:
 
 
 def best_plans(library: Library, seconds: float = SECONDS) -> Plans:
-    """Try plans for as long as there is time; what was not compared with anything is left out."""
+    """Try plans for as long as there is time; rows for which there was none keep what the library was built with."""
     ends = time.perf_counter() + seconds
     found: dict[tuple[int, int], Plan] = {}
     least: dict[tuple[int, int], float] = {}
@@ -277,7 +280,7 @@ def _better(first: Plan, other: Plan, took: Callable[[Plan], float], source: int
                 seconds[plan] = took(plan)
     known = sorted((plan for plan in seconds if seconds[plan] < math.inf), key=seconds.__getitem__)
     if known == [first]:
-        return first, took(first)  # there was no time for another
+        return first, took(first)  # there was no time for another, or there is none
     return _quickest([first, *[plan for plan in known if plan != first][:FINALISTS]], took)
 
 
@@ -295,7 +298,7 @@ def _quickest(plans: Sequence[Plan], took: Callable[[Plan], float]) -> tuple[Pla
 
 
 class Cold:
-    """Memory that is read as weights of any kind, part after part, so that no part is in a cache when it is read again.
+    """Memory that is read as weights of any kind, part after part: little of one is in a cache when it is read again.
 
     Args:
         megabytes: of it, more than what is asked for at once.
@@ -316,17 +319,28 @@ class Cold:
 
 
 def _cold() -> Cold:
-    """Memory for trials: twice what the processor caches, where it tells, in bounds."""
+    """Memory for trials: twice what the caches hold, where the system tells, in bounds."""
     return Cold(max(LEAST_MEGABYTES, min(2 * cache_megabytes(), MEASURED_MEGABYTES)))
 
 
-def cache_megabytes(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
-    """The largest cache of the first processor, as Linux tells it; 0 where nobody does."""
-    sizes = [0]
-    for file in folder.glob("index*/size"):
-        with contextlib.suppress(OSError, ValueError):
-            sizes.append(int(file.read_text().strip().removesuffix("K")))
-    return max(sizes) // 1024
+def cache_megabytes(folder: Path = Path("/sys/devices/system/cpu")) -> int:
+    """What all caches of the processors hold that this process may use, as Linux tells it; 0 where nobody does."""
+    sizes: dict[tuple[str, str, str], int] = {}  # by level, kind and whose it is
+    for cpu in usable_cpus():
+        for index in folder.glob(f"cpu{cpu}/cache/index*"):
+            with contextlib.suppress(OSError, ValueError):
+                level, kind, whose, size = ((index / name).read_text().strip() for name in CACHE_FILES)
+                if kind != "Instruction":
+                    sizes[level, kind, whose] = int(size.removesuffix("K"))
+    return sum(sizes.values()) // 1024
+
+
+CACHE_FILES = ("level", "type", "shared_cpu_list", "size")
+
+
+def usable_cpus() -> set[int]:
+    """The processors that this process may use, by number; none where the system does not say."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 
 
 def _multiply(library: Library, x: Tensor, weights: Tensor, y: Tensor, kind: int, threads: int) -> None:
