@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from talon_core.profiles.profile import Profile
     from talon_core.trace.folder import Trace
     from talon_core.trace.record import Recorded, TracePlan
+    from talon_core.trace.replay import Method
     from talon_core.trace.run import Answer
 
 BELOW = (
@@ -203,7 +204,7 @@ def replay(
     else:
         _show(answer)
     if costs is None:
-        _note_assumed(found, methods)
+        _note_assumed(found, [one.method for one in answer.tried])
 
 
 def _replay(
@@ -225,14 +226,13 @@ def _replay(
     return answer
 
 
-def _note_assumed(trace: "Trace", methods: Sequence[str]) -> None:
+def _note_assumed(trace: "Trace", methods: Sequence["Method"]) -> None:
     """Say on stderr whose policies asked what passes take, which nobody told: while decoding it is measured."""
-    from talon_core.trace.methods import parse_methods
     from talon_core.trace.replay import Replay
 
     replay, text = Replay(trace), trace.text(*trace.texts()[0])
     with if_interrupted("the trace is as it was"):
-        asking = [one.name for one in parse_methods(methods, trace, load_registry()) if replay.lacks_costs(one, text)]
+        asking = [one.name for one in methods if replay.lacks_costs(one, text)]
     if asking:
         note(
             f"no profile says what passes take, so that what is assumed is followed by {', '.join(asking)}; "

@@ -156,14 +156,12 @@ class ModelRunner:
         if changed is not None:
             raise ValueError(changed)
         modules: list[nn.Module] = []
-        same = self._modules.are_those_of_the_model()
-        if not same:
-            self._changed()
-        if not again or not same:
+        if not again or not self._modules.are_those_of_the_model():
             modules = modules_of(self.model)
             self._modules = Modules(self.model)
             self._hooks = hooks_of(modules)
             if again:
+                self._check_anew()
                 self._forget()
         why = "the model has hooks, which are called in each pass" if any(self._hooks) else None
         for executor in {self.executor, *self.others}:
@@ -212,13 +210,13 @@ class ModelRunner:
         if (parts, marks) != (self._parts, self._marks):
             if self._marks:
                 forget_widened(self.model)  # they may be numbers of other blocks
-                self._changed()
+                self._check_anew()
             self._parts, self._marks = parts, marks
             self._changes += 1
             self._forget()
 
-    def _changed(self) -> None:
-        """Look anew at what was found of the model's layers: they may have other configurations, and other windows."""
+    def _check_anew(self) -> None:
+        """Give up what was found of the model's layers: they may have other configurations, and other windows."""
         self._switch = AttentionSwitch(self.model)
         self._layers_unchecked = self._passes_unchecked = self._verifies
 

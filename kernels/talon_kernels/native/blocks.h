@@ -65,37 +65,17 @@ INLINE float half(const uint8_t *p) {
 #endif
 }
 
-#if defined(__F16C__)
-// Numbers are spread over the lanes by loading them from memory: registers have one unit for it, which widening needs.
-#define IN_MEMORY(array) __asm__("" : "+m"(array))
-
-INLINE void store_halves(const uint8_t *p, float *out) {
-    __m128 read;  // from memory: from a register it would be two steps
-    __asm__("vcvtph2ps %1, %0" : "=x"(read) : "m"(*(const uint8_t(*)[8])p));
-    _mm_storeu_ps(out, read);
-}
-#endif
-
-// One in all lanes. A block has more than the eight bytes that are read.
-INLINE vf one_half(const uint8_t *p) {
-#if defined(__F16C__)
-    float read[4];
-    store_halves(p, read);
-    IN_MEMORY(read);
-    return splat(read[0]);
-#else
-    return splat(half(p));
-#endif
-}
-
-// Two of them side by side, each in all lanes; likewise.
+// Two of them side by side, each in all lanes. A block has more than the eight bytes that are read. Numbers are spread by
+// loading them from memory: registers have one unit for it, which widening needs.
 INLINE void two_halves(const uint8_t *p, vf *first, vf *second) {
 #if defined(__F16C__)
-    float read[4];
-    store_halves(p, read);
-    IN_MEMORY(read);
-    *first = splat(read[0]);
-    *second = splat(read[1]);
+    __m128 read;  // from memory: from a register it would be two steps
+    float spread[4];
+    __asm__("vcvtph2ps %1, %0" : "=x"(read) : "m"(*(const uint8_t(*)[8])p));
+    _mm_storeu_ps(spread, read);
+    __asm__("" : "+m"(spread));
+    *first = splat(spread[0]);
+    *second = splat(spread[1]);
 #else
     *first = splat(half(p));
     *second = splat(half(p + 2));
@@ -178,8 +158,9 @@ INLINE Factors factors_of(const int kind, const uint8_t *b, const float *s, int 
         s += part % 4 + part / 4 * 8;
         return (Factors){splat(s[0]), splat(s[4])};
     }
-    if (kind == Q4_1 || kind == Q5_1) two_halves(b, &f.by, &f.from);
-    else f.by = one_half(b);
+    vf minimum;
+    two_halves(b, &f.by, &minimum);
+    if (kind == Q4_1 || kind == Q5_1) f.from = minimum;
     return f;
 }
 

@@ -84,6 +84,9 @@ not much more than they cache."""
 LEAST_MEGABYTES = 64
 """That trials go through at least."""
 
+CACHE_FILES = ("level", "type", "shared_cpu_list", "size")
+"""By which Linux tells of a cache."""
+
 FINALISTS = 3
 """So many of the quickest plans are timed again, in turn with the one that all are compared with."""
 
@@ -297,20 +300,26 @@ def _quickest(plans: Sequence[Plan], took: Callable[[Plan], float]) -> tuple[Pla
     return (best, least[best]) if least[best] * GAIN < least[plans[0]] else (plans[0], least[plans[0]])
 
 
+def weight_bytes(source: int) -> int:
+    """Of a weight that is tried."""
+    return INPUTS[source] * OUTPUTS * BITS[source] // 8
+
+
 class Cold:
     """Memory that is read as weights of any kind, part after part: little of one is in a cache when it is read again.
 
     Args:
-        megabytes: of it, more than what is asked for at once.
+        megabytes: of it, at least what is asked for at once; one weight has room in any case.
     """
 
     def __init__(self, megabytes: int) -> None:
-        self._bytes = torch.full((megabytes * 2**20,), 1, dtype=torch.uint8)  # if nobody had, it would be in a cache
+        size = max(megabytes * 2**20, *map(weight_bytes, INPUTS))
+        self._bytes = torch.full((size,), 1, dtype=torch.uint8)  # if nobody had written to it, it would be in a cache
         self._at = 0
 
     def weights(self, source: int, megabytes: int) -> Tensor:
         """Bytes of many weights, one after another, shape `(weights, bytes)`: about so much of the memory, and next."""
-        size = INPUTS[source] * OUTPUTS * BITS[source] // 8
+        size = weight_bytes(source)
         count = max(1, megabytes * 2**20 // size)
         if self._at + count * size > len(self._bytes):
             self._at = 0
@@ -333,9 +342,6 @@ def cache_megabytes(folder: Path = Path("/sys/devices/system/cpu")) -> int:
                 if kind != "Instruction":
                     sizes[level, kind, whose] = int(size.removesuffix("K"))
     return sum(sizes.values()) // 1024
-
-
-CACHE_FILES = ("level", "type", "shared_cpu_list", "size")
 
 
 def usable_cpus() -> set[int]:
