@@ -96,6 +96,13 @@ class ForestLearner(TreePolicy):
             policies: of its class, each one that `goes_with` says yes to.
         """
 
+    def learns_beside(self) -> bool:
+        """Whether it can be asked together with others: by default yes; asked of one that serves a text.
+
+        One that is made of other policies can where these can.
+        """
+        return True
+
     def goes_with(self, other: TreePolicy) -> bool:
         """Whether a policy of the same class can be asked together with this one; by default if it has equal options.
 
@@ -105,7 +112,11 @@ class ForestLearner(TreePolicy):
 
 
 def forest_learner(policy: TreePolicy) -> ForestLearner | None:
-    """A policy as one that can choose with others; None if it has not the ability, or a subclass has changed it."""
+    """A policy as one that can choose with others; None if it has not the ability, or a subclass has changed it.
+
+    Raises:
+        PluginError: if it fails to say so; the message names it.
+    """
     if not isinstance(policy, ForestLearner) or not KINDS[policy.children].fixed or policy.children == "sampled":
         return None
     classes = type(policy).__mro__
@@ -114,7 +125,10 @@ def forest_learner(policy: TreePolicy) -> ForestLearner | None:
         return next(number for number, one in enumerate(classes) if method in vars(one))
 
     alone = "width", "grow", "finish", "observe", *policy.hooks
-    return None if any(place(method) < place("beside") for method in alone) else policy
+    if any(place(method) < place("beside") for method in alone):
+        return None
+    with blaming("tree policy", policy, "learns_beside"):
+        return policy if policy.learns_beside() else None
 
 
 def forest_learners(policies: Sequence[TreePolicy]) -> Sequence[ForestLearner] | None:

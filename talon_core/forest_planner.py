@@ -9,6 +9,7 @@ import attrs
 
 from talon_core.errors import PluginError, blaming, is_whole, naming, written
 from talon_core.policy import TreePolicy
+from talon_core.rounds import Round
 from talon_core.tree import FloatArray
 
 Measure = Callable[[FloatArray], FloatArray]
@@ -61,7 +62,7 @@ def _check_depth(_: object, __: object, depth: Any) -> None:
         raise ValueError(f"the depth of a TreePlan is {depth}; it must be at least 0")
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class TreePlan:
     """Whose tree a round has.
 
@@ -90,6 +91,30 @@ class TreePlan:
         return self if self.depth is not None and self.depth < depth else shorter
 
 
+@attrs.frozen
+class RoundCounts:
+    """A round in numbers.
+
+    Attributes:
+        nodes: of the tree that was verified, the root included.
+        drafted_nodes: of the tree while it was drafted, likewise.
+        accepted: drafted tokens that were.
+        new: tokens that the round emitted.
+        context: tokens of the text before it.
+    """
+
+    nodes: int
+    drafted_nodes: int
+    accepted: int
+    new: int
+    context: int
+
+    @classmethod
+    def of(cls, round_: Round) -> "RoundCounts":
+        """Those of a round."""
+        return cls(len(round_.tree), round_.drafted_nodes, round_.accepted, len(round_.tokens), round_.context)
+
+
 class ForestPlanner(TreePolicy):
     """A policy whose tree of a round is that of another one, which remembers nothing: an optional ability, for speed.
 
@@ -97,6 +122,9 @@ class ForestPlanner(TreePolicy):
     is replayed, the trees of a `ForestGrower` are grown at many positions at once; then such a policy is not asked for
     them with `width`, `grow` and `finish`, but whose they are: `plan`, `ends_after`, `drafted`, `observe`, round by
     round. Both ways must lead to the same trees, which `talon_core.testing.check_tree_policy` tries.
+
+    Where numbers are enough to learn from, override `observe_counts` and not `observe`: no `Round` need be made then,
+    which takes longer than all else that is asked of a policy for one.
 
     A subclass that overrides `width`, `grow` or `finish` without `plan` is asked for its trees itself.
     """
@@ -125,6 +153,12 @@ class ForestPlanner(TreePolicy):
         Args:
             layers: those of which it knew anything; None where nothing could have been drafted, as at a text's end.
         """
+
+    def observe(self, round_: Round) -> None:
+        self.observe_counts(RoundCounts.of(round_))
+
+    def observe_counts(self, counts: RoundCounts) -> None:
+        """Called for each round in the place of `observe`, of a policy that does not override that."""
 
 
 def plan_of(policy: ForestPlanner) -> TreePlan | None:

@@ -176,6 +176,14 @@ def by_number(numbers: IntArray, count: int) -> IntArray:
     return numbers.astype(np.uint16).argsort(kind="stable") if few else numbers.argsort(kind="stable")
 
 
+def distinct(numbers: IntArray) -> IntArray:
+    """The numbers that are there, rising, each once; `np.unique` loads a part of NumPy for that, which takes longer."""
+    rising = np.sort(numbers)
+    first = np.ones(len(rising), dtype=bool)
+    first[1:] = rising[1:] != rising[:-1]
+    return rising[first]
+
+
 def begins_of(numbers: IntArray) -> IntArray:
     """Where each run of equal numbers begins, shape `(runs,)`.
 

@@ -2,18 +2,24 @@
 
 import math
 from collections.abc import Iterator
+from functools import cache
 
 import attrs
+import numpy as np
 from attrs.validators import ge, gt, le
+from numpy.typing import NDArray
 
 from talon_core.candidates import Candidates
-from talon_core.forest_planner import AskedLayer, ForestPlanner, TreePlan
-from talon_core.rounds import Round
+from talon_core.forest_planner import AskedLayer, ForestPlanner, RoundCounts, TreePlan
 from talon_core.searching import searched
-from talon_core.tree import TokenTree
+from talon_core.tree import IntArray, TokenTree
 from talon_strategies.entropy import OFFERED, entropies_of, entropy_offered
 from talon_strategies.options import number, whole_number
+from talon_strategies.pooled import Pool
 from talon_strategies.stopping import PlainChain, StoppingChain
+
+COARSE = 10
+"""For the trees that are planned thresholds are rounded down to a multiple of 1 / `COARSE`, less half of that."""
 
 
 @attrs.define
@@ -76,19 +82,53 @@ class AdaEdl(StoppingChain, ForestPlanner):  # pyright: ignore[reportIncompatibl
         return 1.0 - math.sqrt(self.factor * entropy) < self.learnt.now
 
     def plan(self) -> TreePlan:
-        return TreePlan(PlainChain(self.length, self.offered))
+        level = math.floor(self.learnt.now * COARSE + 0.5)
+        return unsure_chain(self.length, level - (lowest(level) > self.learnt.now), self.factor)
 
     def ends_after(self, layers: Iterator[AskedLayer]) -> int | None:
         entropies = (layer.measured(entropies_of).item() for layer in layers)
         return next((depth for depth, entropy in enumerate(entropies, 1) if self._unsure(entropy)), None)
 
-    def observe(self, round_: Round) -> None:
-        drafted = len(round_.tree) - 1
+    def observe_counts(self, counts: RoundCounts) -> None:
+        drafted = counts.nodes - 1
         if not drafted:
             return
         learnt = self.learnt
-        learnt.accepted += self.weight * (round_.accepted / drafted - learnt.accepted)
+        learnt.accepted += self.weight * (counts.accepted / drafted - learnt.accepted)
         if learnt.accepted < self.goal:
             learnt.now = min(learnt.now + self.step, 1.0)
-        elif round_.accepted < self.length:
+        elif counts.accepted < self.length:
             learnt.now = max(learnt.now - self.step, 0.0)
+
+
+@attrs.frozen(cache_hash=True)
+class UnsureChain(PlainChain):
+    """A chain that ends where a threshold that is not above the one of a round would end it, or later.
+
+    So trees are grown once for many rounds, and not much deeper than these have them.
+
+    Attributes:
+        length: drafted tokens at most, at least 1.
+        level: says which, see `lowest`.
+        factor: as of the policy.
+    """
+
+    name = "unsure-chain"
+    level: int = attrs.field(kw_only=True)
+    factor: float = attrs.field(kw_only=True)
+
+    def ends(self, nodes: IntArray, pool: Pool) -> NDArray[np.bool_]:
+        bounds = 1.0 - np.sqrt(self.factor * entropies_of(pool.logp))
+        ended: NDArray[np.bool_] = super().ends(nodes, pool) | (bounds < lowest(self.level))
+        return ended
+
+
+def lowest(level: int) -> float:
+    """The threshold of a level."""
+    return (level - 0.5) / COARSE
+
+
+@cache
+def unsure_chain(length: int, level: int, factor: float) -> TreePlan:
+    """The plan of an `UnsureChain`."""
+    return TreePlan(UnsureChain(length, OFFERED, level=level, factor=factor))

@@ -17,6 +17,7 @@ from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.searching import searched
 from talon_core.tree import FloatArray, IntArray, TokenTree
+from talon_core.tree_arrays import distinct
 from talon_strategies.best_first import BestFirst, Likeliest
 from talon_strategies.options import whole_number
 from talon_strategies.prices import LEAST, assumed_passes, layer_price
@@ -239,4 +240,4 @@ def rates(prob: FloatArray, seconds: FloatArray) -> FloatArray:
 @cache
 def sizes_up_to(most: int, count: int) -> IntArray:
     """Sizes of trees from 1 to `most`, all where they are no more than `count`, at most `count` of them."""
-    return np.unique(np.geomspace(1, most, count).round().astype(np.int64)) if most > count else np.arange(1, most + 1)
+    return distinct(np.geomspace(1, most, count).round().astype(np.int64)) if most > count else np.arange(1, most + 1)

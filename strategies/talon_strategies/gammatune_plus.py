@@ -44,7 +44,7 @@ class GammaTunePlus(GammaTune):
         return SureChain(self.length, tau=self.tau)
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class SureChain(PlainChain):
     """A chain that ends where the drafter's best token is not likely.
 

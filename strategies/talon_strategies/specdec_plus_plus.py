@@ -16,7 +16,7 @@ from talon_strategies.acceptance_head import AcceptanceHead, given_head
 from talon_strategies.entropy import OFFERED, entropies_of, entropy_offered
 from talon_strategies.options import number, whole_number
 from talon_strategies.pooled import Pool
-from talon_strategies.stopping import PlainChain, StoppingChain
+from talon_strategies.stopping import PlainChain, StoppingChain, plain_chain
 
 FEATURES = ("probability", "second", "entropy", "depth")
 """What the head looks at, in this order: the token's probability after its parent; that of the second best candidate
@@ -71,7 +71,7 @@ class SpecDecPlusPlus(StoppingChain, ForestPlanner):  # pyright: ignore[reportIn
     def plan(self) -> TreePlan:
         if self.head is None:
             return TreePlan(LikelyChain(self.length, self.offered, h=self.h))
-        return TreePlan(PlainChain(self.length, self.offered))
+        return plain_chain(self.length, self.offered)
 
     def ends_after(self, layers: Iterator[AskedLayer]) -> int | None:
         if self.head is None:

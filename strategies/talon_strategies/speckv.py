@@ -10,15 +10,14 @@ from attrs.validators import in_
 
 from talon_core.candidates import Candidates
 from talon_core.costs import Costs, MeasuredCosts
-from talon_core.forest_planner import AskedLayer, ForestPlanner, TreePlan
+from talon_core.forest_planner import AskedLayer, ForestPlanner, RoundCounts, TreePlan
 from talon_core.policy import SequenceInfo, TreePolicy
-from talon_core.rounds import Round
 from talon_core.tree import FloatArray, TokenTree
 from talon_strategies.acceptance_head import AcceptanceHead, given_head, notice, shipped_head
 from talon_strategies.entropy import OFFERED, entropies_of
 from talon_strategies.options import numbers_of, positive_numbers
 from talon_strategies.prices import layer_price, verify_price
-from talon_strategies.stopping import PlainChain, PlannedChain, StoppingChain
+from talon_strategies.stopping import PlannedChain, StoppingChain, plain_chain
 
 FEATURES = ("mean_entropy", "mean_best", "max_entropy", "min_best", "compression", "gamma")
 """What the network looks at, in this order: of the chain before, the mean entropy of the laws along it, in bits, see
@@ -157,17 +156,17 @@ class SpecKV(StoppingChain, ForestPlanner):  # pyright: ignore[reportIncompatibl
         return self.watched.gamma
 
     def plan(self) -> TreePlan:
-        return TreePlan(PlainChain(self.length, self.offered), self.planned)
+        return plain_chain(self.length, self.offered, self.planned)
 
     def drafted(self, layers: Sequence[AskedLayer] | None) -> None:
         if layers:
             self.watched.entropies = [layer.measured(entropies_of).item() for layer in layers]
             self.watched.best = [layer.measured(_best).item() for layer in layers]
 
-    def observe(self, round_: Round) -> None:
+    def observe_counts(self, counts: RoundCounts) -> None:
         watched = self.watched
-        watched.context = round_.context + len(round_.tokens)
-        if round_.drafted_nodes > 1:
+        watched.context = counts.context + counts.new
+        if counts.drafted_nodes > 1:
             seen = signals(np.array(watched.entropies), np.array(watched.best))
             features = [(*seen, watched.compression, gamma) for gamma in self.gammas]
             expected = 1.0 + self.head.accepted(features) * np.array(self.gammas)

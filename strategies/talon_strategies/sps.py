@@ -5,8 +5,8 @@ import numpy as np
 from attrs.validators import ge, gt, le
 
 from talon_core.costs import Costs, MeasuredCosts
+from talon_core.forest_planner import RoundCounts
 from talon_core.policy import SequenceInfo, TreePolicy
-from talon_core.rounds import Round
 from talon_core.searching import searched
 from talon_strategies.cost_aware import rates
 from talon_strategies.options import number, whole_number
@@ -87,9 +87,9 @@ class Sps(PlannedChain):
         self.tested.accepted += accepted
         self.tested.rejected += accepted < drafted
 
-    def observe(self, round_: Round) -> None:
-        super().observe(round_)
-        self.tested.context, self.tested.planned = round_.context + len(round_.tokens), 0
+    def observe_counts(self, counts: RoundCounts) -> None:
+        super().observe_counts(counts)
+        self.tested.context, self.tested.planned = counts.context + counts.new, 0
 
     def _best_length(self) -> int:
         costs, context = self.tested.costs, self.tested.context

@@ -1,6 +1,7 @@
 """What policies that decide how long a chain becomes have in common."""
 
 from abc import abstractmethod
+from functools import cache
 from typing import ClassVar
 
 import attrs
@@ -11,9 +12,8 @@ from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.forest import Count, Forest, ForestCandidates
 from talon_core.forest_grower import ForestGrower, ForestGrowth
-from talon_core.forest_planner import ForestPlanner, TreePlan
+from talon_core.forest_planner import ForestPlanner, RoundCounts, TreePlan
 from talon_core.policy import Growth, TreePolicy
-from talon_core.rounds import Round
 from talon_core.tree import IntArray, TokenTree
 from talon_strategies.drawing import NOTHING
 from talon_strategies.options import plus_one
@@ -85,7 +85,7 @@ class SteadyChain(StoppingChain, ForestGrower):  # pyright: ignore[reportIncompa
         return ForestGrowth(chosen, len(forest) + np.flatnonzero(~ended[chosen // candidates.width]))
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class PlainChain(SteadyChain):
     """A chain that nothing ends but its length: what a chain is whose length is planned, as far as it is drafted.
 
@@ -101,6 +101,12 @@ class PlainChain(SteadyChain):
     def ends(self, nodes: IntArray, pool: Pool) -> NDArray[np.bool_]:
         ended: NDArray[np.bool_] = nodes >= self.length
         return ended
+
+
+@cache
+def plain_chain(length: int, offered: int, planned: int | None = None) -> TreePlan:
+    """The plan of a `PlainChain` of `planned` tokens at most."""
+    return TreePlan(PlainChain(length, offered), planned)
 
 
 class PlannedChain(StoppingChain, ForestPlanner):  # pyright: ignore[reportIncompatibleVariableOverride]  # of `budget`
@@ -129,9 +135,8 @@ class PlannedChain(StoppingChain, ForestPlanner):  # pyright: ignore[reportIncom
         return len(tree) >= self.planned
 
     def plan(self) -> TreePlan:
-        return TreePlan(PlainChain(self.length, self.offered), self.planned)
+        return plain_chain(self.length, self.offered, self.planned)
 
-    def observe(self, round_: Round) -> None:
-        drafted = len(round_.tree) - 1
-        if drafted:
-            self.learn(drafted, round_.accepted)
+    def observe_counts(self, counts: RoundCounts) -> None:
+        if counts.nodes > 1:
+            self.learn(counts.nodes - 1, counts.accepted)

@@ -1,5 +1,6 @@
 """Any policy, with learned acceptance in the place of the drafter's probabilities."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -9,13 +10,16 @@ from talon_core.basics.logistic import log_odds_of, log_sigmoid
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.errors import blaming, written
+from talon_core.forest_learner import ForestLearner, asked_together, go_together
 from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.source_chooser import chooses_source
 from talon_core.tree import FloatArray, IntArray, TokenTree
+from talon_core.tree_arrays import totals
 from talon_strategies.acceptance_head import AcceptanceHead, given_head, notice, shipped_head
 from talon_strategies.calibration import CERTAIN
 from talon_strategies.entropy import OFFERED, entropies_of
+from talon_strategies.taps_forests import TapsForest
 
 FEATURES = ("log_odds", "rank", "depth", "entropy", "best")
 """What the estimate looks at, in this order: the log-odds of the drafter's probability of the token after its parent,
@@ -57,9 +61,15 @@ def learned(head: AcceptanceHead, logp: FloatArray, depths: IntArray) -> FloatAr
     Returns:
         The same shape as `logp`; padding keeps minus infinity.
     """
-    accepted = np.minimum.accumulate(log_sigmoid(head.log_odds(examined(logp, depths))), axis=1)
+    rows, width = logp.shape
+    blocks = -(-width // OFFERED)  # products of one size have the same bits, whatever stands in other rows or behind
+    padded = np.full((rows, blocks * OFFERED), -np.inf)
+    padded[:, :width] = logp
+    features = examined(padded, depths).reshape(rows * blocks, OFFERED, len(FEATURES))
+    odds = head.log_odds(features).reshape(padded.shape)[:, :width]
+    accepted = np.minimum.accumulate(log_sigmoid(odds), axis=1)
     accepted = np.where(np.isneginf(logp), -np.inf, accepted)
-    total = np.exp(accepted).sum(axis=1, keepdims=True)
+    total = totals(np.exp(accepted))[:, None]
     estimates: FloatArray = accepted - np.log(np.maximum(total, 1.0))
     return estimates
 
@@ -113,7 +123,7 @@ class Scores:
 
 
 @attrs.frozen
-class Taps(TreePolicy):
+class Taps(ForestLearner):
     """Shows another policy how likely candidates are to be accepted, in the place of what the drafter thinks of them.
 
     In TAPS (arXiv 2606.00487) the probability that a child is accepted once its parent is takes the place of a
@@ -157,6 +167,16 @@ class Taps(TreePolicy):
             own = self.of.begin(sequence)
         notice(self.name, self.head, sequence)
         return attrs.evolve(self, of=own)
+
+    def learns_beside(self) -> bool:
+        return asked_together(self.of) is not None
+
+    def goes_with(self, other: TreePolicy) -> bool:
+        own, others = asked_together(self.of), asked_together(other.of) if isinstance(other, Taps) else None
+        return own is not None and others is not None and super().goes_with(other) and go_together(own, others)
+
+    def beside(self, policies: "Sequence[Taps]") -> TapsForest:
+        return TapsForest(policies, learned)
 
     def _shown(self, tree: TokenTree) -> TokenTree:
         return tree.scored(self.scores.path_logp[: len(tree)])

@@ -64,6 +64,10 @@ TimeAll = Annotated[
     bool,
     typer.Option("--time-all", help="With --profile: measure what policies themselves take on all texts."),
 ]
+Untimed = Annotated[
+    bool,
+    typer.Option("--untimed", help="With --profile: leave out what policies themselves take here, which is sooner."),
+]
 
 
 def number(text: str | float) -> float:
@@ -199,14 +203,18 @@ def check_seed(seed: int | None) -> None:
         raise ValueError(f"--seed is {seed}; it must be 0 or more")
 
 
-def check_time_all(time_all: bool, profile: str | None) -> None:
-    """Refuse `--time-all` where no time is taken.
+def check_time_all(time_all: bool, profile: str | None, untimed: bool = False) -> None:
+    """Refuse `--time-all` and `--untimed` where no time is taken, and both together.
 
     Raises:
-        ValueError: if there is no profile.
+        ValueError: if there is no profile, or both are given.
     """
-    if time_all and profile is None:
-        raise ValueError("--time-all is given without --profile; it says on which texts the time of policies is taken")
+    for given, option in ((time_all, "--time-all"), (untimed, "--untimed")):
+        if given and profile is None:
+            told = "it says on which texts the time of policies is taken"
+            raise ValueError(f"{option} is given without --profile; {told}")
+    if time_all and untimed:
+        raise ValueError("--time-all and --untimed are given; give one of them")
 
 
 def check_jobs(jobs: int | None) -> None:

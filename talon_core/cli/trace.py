@@ -185,6 +185,7 @@ def replay(
     profile: opts.Profile = None,
     other_machine: opts.OtherMachine = False,
     time_all: opts.TimeAll = False,
+    untimed: opts.Untimed = False,
     as_json: opts.Json = False,
 ) -> None:
     """Try policies on a trace: the rounds that decoding would have had, without either model.
@@ -192,13 +193,13 @@ def replay(
     With a profile of talon profile it is predicted how many tokens a second that would be. What a policy itself takes
     is a part of it; where it can be tried on many texts at once, that is measured on some of them.
     """
-    opts.check_time_all(time_all, profile)
+    opts.check_time_all(time_all, profile, untimed)
     opts.check_jobs(jobs)
     from talon_core.trace.folder import read_trace
 
     found = read_trace(folder)
     costs = None if profile is None else costs_for(profile, [found], other_machine)
-    answer = _replay(found, methods, jobs, costs, time_all)
+    answer = _replay(found, methods, jobs, costs, time_all, timed=not untimed)
     if as_json:
         print_json(answer.as_dict())
     else:
@@ -208,7 +209,12 @@ def replay(
 
 
 def _replay(
-    trace: "Trace", methods: Sequence[str], jobs: int | None, costs: "Profile | None" = None, time_all: bool = False
+    trace: "Trace",
+    methods: Sequence[str],
+    jobs: int | None,
+    costs: "Profile | None" = None,
+    time_all: bool = False,
+    timed: bool = True,
 ) -> "Answer":
     """Try methods, and say on stderr what the trace lacks."""
     from talon_core.trace.methods import parse_methods
@@ -216,7 +222,7 @@ def _replay(
 
     chosen = parse_methods(methods, trace, load_registry())
     with if_interrupted("the trace is as it was"), progress("replaying", "texts") as report:
-        answer = replayed(trace, chosen, jobs, report, costs, time_all)
+        answer = replayed(trace, chosen, jobs, report, costs, time_all, timed)
     if answer.missing:
         note(f"{answer.missing} texts of the trace are not there, and are left out; talon trace record goes on with it")
     outside = [one["method"] for one in answer.as_dict()["methods"] if one["outside"]]

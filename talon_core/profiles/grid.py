@@ -8,6 +8,7 @@ from statistics import median
 import attrs
 import numpy as np
 
+from talon_core.tree import read_only
 from talon_core.tree_arrays import FloatArray
 
 SWEEPS = 100
@@ -64,6 +65,7 @@ class Fit:
         self._first = np.array(self.axes[0])
         self._line = lru_cache(maxsize=LINES)(self._line_at)
         self._known = lru_cache(maxsize=LINES)(self._at)
+        self._known_along = lru_cache(maxsize=LINES)(self._along)
 
     def at(self, *sizes: float) -> float:
         """Seconds at these sizes, one for each axis."""
@@ -73,7 +75,14 @@ class Fit:
         return _on(self.axes[0], first, self._line(*others))
 
     def along(self, first: FloatArray, *others: float) -> FloatArray:
-        """`at` for several sizes of the first axis, shape `(sizes,)`; to the bit what it says of each."""
+        """`at` for several sizes of the first axis, shape `(sizes,)`; to the bit what it says of each. Read only."""
+        return self._known_along(first.astype(np.float64).tobytes(), *others)
+
+    def _along(self, sizes_in_bytes: bytes, *others: float) -> FloatArray:
+        first = np.frombuffer(sizes_in_bytes)
+        return read_only(self._interpolated(first, *others))
+
+    def _interpolated(self, first: FloatArray, *others: float) -> FloatArray:
         sizes, line = self._first, np.array(self._line(*others))
         if len(sizes) == 1:
             return np.full(len(first), line[0])

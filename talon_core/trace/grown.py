@@ -15,13 +15,13 @@ from talon_core.forest import Forest, ForestCandidates, TreesApart
 from talon_core.forest_planner import AskedLayer, Measure
 from talon_core.rounds import Round, Span
 from talon_core.trace.columns import NO_ROW, padding, tokens_of
-from talon_core.trace.prices import Untold, behind, priced
+from talon_core.trace.prices import Untold, priced
 from talon_core.trace.several import PADDING, SeveralTexts
 from talon_core.tree import FloatArray, IntArray, read_only
 from talon_core.tree_arrays import begins_of, ints
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, slots=False)
 class Layer:
     """A layer of some trees that was asked for.
 
@@ -44,6 +44,12 @@ class Layer:
     widths: IntArray
     known: NDArray[np.bool_]
     measured: dict[Measure, FloatArray] = attrs.field(init=False, factory=dict)
+
+    @cached_property
+    def columns(self) -> tuple[list[int], list[int], list[int], list[bool]]:
+        """By tree where its nodes begin and end, its width, and whether the drafter has offered anything to it."""
+        ends = self.sizes.cumsum()
+        return (ends - self.sizes).tolist(), ends.tolist(), self.widths.tolist(), self.known.tolist()
 
 
 @attrs.frozen(eq=False, slots=False)
@@ -222,6 +228,12 @@ class Grown:
         return np.bincount(self.forest.trees[self.kept], minlength=len(self.positions))
 
     @cached_property
+    def numbers(self) -> list[tuple[int, int, int]]:
+        """Of each tree its nodes that are verified, those that were drafted, and the tokens that its round emits."""
+        columns = self.sizes, self.forest.sizes, self.steps
+        return [*zip(*(column.tolist() for column in columns), strict=True)]
+
+    @cached_property
     def deepest(self) -> IntArray:
         """The deepest node of each tree, shape `(trees,)`."""
         found = np.zeros(len(self.positions), dtype=np.int64)
@@ -298,11 +310,13 @@ class Grown:
             if trees[tree]:
                 raise fault
 
-    def spans(self, tree: int, costs: Costs, context: int, untold: Untold, timed: bool) -> tuple[Span, ...]:
+    def parts(self, tree: int, costs: Costs, context: int, untold: Untold, timed: bool) -> dict[str, float]:
         """What the parts of a round with a tree would take; `untold` and `timed` are those of `priced`."""
-        layers = [(int(one.sizes[tree]), int(one.widths[tree])) for one in self.layers if one.sizes[tree]]
-        parts = priced(costs, layers, int(self.sizes[tree]), context, int(self.steps[tree]), untold, timed)
-        return tuple(behind(parts, 0.0))
+        columns = (layer.columns for layer in self.layers)
+        asked = ((ends[tree] - begins[tree], widths[tree]) for begins, ends, widths, _ in columns)
+        layers = [(rows, width) for rows, width in asked if rows]
+        nodes, _, new = self.numbers[tree]
+        return priced(costs, layers, nodes, context, new, untold, timed)
 
     @cached_property
     def _drafted(self) -> TreesApart:
@@ -315,9 +329,9 @@ class Grown:
     def asked(self, tree: int) -> Iterator[AskedLayer]:
         """The layers of a tree of which the drafter knew anything."""
         for layer in self.layers:
-            if layer.known[tree]:
-                begin, end = layer.trees.searchsorted([tree, tree + 1]).tolist()
-                width = min(int(layer.widths[tree]), self.texts.width)
+            begins, ends, widths, known = layer.columns
+            if known[tree]:
+                begin, end, width = begins[tree], ends[tree], min(widths[tree], self.texts.width)
                 look_up, measured = partial(self._logp, layer.rows[begin:end], width), partial(self._measured, layer)
                 yield _LayerOfOne(end - begin, width, look_up, measured, slice(begin, end))
 

@@ -1,6 +1,7 @@
 """What the rounds of a text would take, by the costs of a machine."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
 
 import attrs
 
@@ -119,8 +120,10 @@ def priced_policy(costs: Costs, layers: int) -> float:
         costs: what passes take.
         layers: that were drafted in it.
     """
-    parts = Costs.besides(costs, layers > 0) or 0.0  # what `besides` is without more knowledge: the walk and the books
-    more = max((costs.besides(layers > 0) or 0.0) - parts, 0.0)
+    more = 0.0
+    if type(costs).besides is not Costs.besides:
+        parts = Costs.besides(costs, layers > 0) or 0.0  # without more knowledge it is the walk and the books
+        more = max((costs.besides(layers > 0) or 0.0) - parts, 0.0)
     return more + layers * (costs.beside_layer() or 0.0)
 
 
@@ -142,8 +145,18 @@ def behind(parts: Mapping[str, float], at: float) -> list[Span]:
     return spans
 
 
-def seconds_of(costs: Costs | None, text: TextTrace, spans: Iterable[Span]) -> float | None:
-    """Seconds of a whole text, the reading of the prompt included; None where no costs are known."""
-    if costs is None:
-        return None
-    return (costs.read(text.prompt_tokens) or 0.0) + sum(span.seconds for span in spans)
+def seconds_behind(parts: Mapping[str, float]) -> list[float]:
+    """Those of the spans that `behind` makes of a round's parts from 0 on, to the bit."""
+    ends = [*accumulate(parts.values(), initial=0.0)]
+    return [end - start for start, end in pairwise(ends)]
+
+
+def seconds_of(costs: Costs | None, text: TextTrace, seconds: Iterable[float]) -> float | None:
+    """Seconds of a whole text, the reading of the prompt included; None where no costs are known.
+
+    Args:
+        costs: what passes take.
+        text: it.
+        seconds: of the spans of its rounds.
+    """
+    return None if costs is None else (costs.read(text.prompt_tokens) or 0.0) + sum(seconds)

@@ -320,7 +320,8 @@ class _Text:
         spans = [span for round_ in rounds for span in round_.spans]
         replay = self._replay
         own = sum(span.seconds for span in spans if span.part == "policy") if replay.adds_own_time else None
-        return Replayed(self._text, rounds, self.outside, seconds_of(replay.costs, self._text, spans), own)
+        seconds = seconds_of(replay.costs, self._text, (span.seconds for span in spans))
+        return Replayed(self._text, rounds, self.outside, seconds, own)
 
     def _round(self, done: int) -> Round:
         """The round that begins after so many new tokens."""

@@ -1,6 +1,7 @@
 """Methods on all texts of a trace, in several processes."""
 
 from collections.abc import Callable, Collection, Sequence
+from itertools import pairwise
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -101,6 +102,7 @@ def replayed(
     report: Callable[[int, int], None] = lambda done, all_: None,
     costs: Costs | None = None,
     time_all: bool = False,
+    timed: bool = True,
 ) -> Answer:
     """Try methods on every text of a trace that is there.
 
@@ -113,13 +115,14 @@ def replayed(
         costs: what passes take, on the machine that is asked about; None if nobody wants to know.
         time_all: with costs, take the policies' own time on all texts and not on some, which takes several times as
             long.
+        timed: with costs, take the policies' own time at all; without it, it is by the costs, as in `Replay`.
 
     Raises:
         ValueError: if a method cannot be tried on this trace, it has no texts, or a file of it is none.
         PluginError: if a plugin breaks its contract; the message names it.
     """
     started = perf_counter()
-    replay, texts = Replay(trace, costs), trace.texts()
+    replay, texts = Replay(trace, costs, timed), trace.texts()
     for method in methods:
         replay.check(method)
     if not texts:
@@ -128,12 +131,12 @@ def replayed(
     workers = min(jobs or _processes(methods, len(texts), time_all), len(texts))
     waits = any(isinstance(method.policy, ForestLearner) for method in methods)
     shards = dealt(texts, workers, SIDE_BY_SIDE if waits else TOGETHER)
-    timed = texts if time_all else to_be_timed(texts)
+    asked = texts if time_all else to_be_timed(texts)
     found: dict[tuple[str, int], list[tuple[Totals, Along, float | None]]] = {}
 
     def work(shard: Sequence[tuple[str, int]]) -> list[list[tuple[Totals, Along, float | None]]]:
         read = [trace.text(*text) for text in shard]
-        tried = tried_on(replay, methods, read, timed)
+        tried = tried_on(replay, methods, read, asked)
         return [_with_fastest(replay, methods, *each) for each in zip(read, tried, strict=True)]
 
     for place, own in in_processes(workers)(work, shards):
@@ -184,9 +187,13 @@ def _goes_together(method: Method) -> bool:
 
 
 def dealt(texts: Sequence[Text], workers: int, most: int = TOGETHER) -> list[list[Text]]:
-    """Texts in as few shards as there are workers, or several for each where these would have more than so many."""
-    shards = workers * -(-len(texts) // (workers * most))
-    return [[*texts[first::shards]] for first in range(min(shards, len(texts)))]
+    """Texts in as few shards as there are workers, or several for each where these would have more than so many.
+
+    Those of a shard stand behind each other, so that where sets take turns, as in `Trace.texts`, it has some of each.
+    """
+    shards = min(workers * -(-len(texts) // (workers * most)), len(texts))
+    bounds = [place * len(texts) // shards for place in range(1 + shards)]
+    return [[*texts[first:end]] for first, end in pairwise(bounds)]
 
 
 def tried_on(

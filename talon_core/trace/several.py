@@ -16,8 +16,8 @@ from talon_core.tree_arrays import places_of
 PADDING = -1
 """In the place of a token that is none."""
 
-FEW = 64
-"""Nodes of each text, in the mean, whose rows are sooner found text by text than by what has to be read of all rows."""
+FEW = 256
+"""Nodes of each text, in the mean, whose children are sooner searched for than where each row has its own is noted."""
 
 
 class SeveralTexts:
@@ -81,6 +81,17 @@ class SeveralTexts:
     def _nodes(self) -> NDArray[Any]:
         return np.concatenate([rows.nodes for rows in self.rows])
 
+    @cached_property
+    def _order(self) -> NDArray[Any]:
+        """What rises from row to row, shape `(rows,)`: 2a + 1 of one below row a, 2r of row r where that is a root."""
+        kind = np.int32 if 2 * self.first_rows[-1] < np.iinfo(np.int32).max else np.int64
+        order = np.empty(self.first_rows[-1], dtype=kind)
+        for begin, rows in zip(self.first_rows.tolist(), self.rows, strict=False):
+            order[begin : begin + len(rows.above)] = 2 * (rows.above.astype(kind) + begin) + 1
+        roots = self.roots[self.roots != NO_ROW]
+        order[roots] = 2 * roots
+        return order
+
     def find(self, above: IntArray, tokens: IntArray) -> IntArray:
         """The rows of nodes that are no roots, `NO_ROW` for those that have none; see `Rows.find`.
 
@@ -88,42 +99,19 @@ class SeveralTexts:
             above: the rows of their parents, shape `(nodes,)`; below a node without a row there is none.
             tokens: their own, shape `(nodes,)`.
         """
-        if len(above) <= FEW * len(self.texts) and "_below" not in vars(self):
-            return self._found_by_text(above, tokens)
-        first, count = self._below
-        firsts, counts = first[above], count[above]
+        if len(above) > FEW * len(self.texts) or "_below" in vars(self):
+            firsts, counts = (each.take(above, mode="clip") for each in self._below)
+        else:
+            wanted = 2 * np.concatenate([above, above]).astype(self._order.dtype) + 1
+            wanted[len(above) :] += 1
+            firsts, ends = np.split(self._order.searchsorted(wanted), 2)
+            counts = ends - firsts
         counts[above == NO_ROW] = 0
         places = places_of(firsts, counts)
         (same,) = (self._nodes[places] == np.repeat(tokens, counts)).nonzero()
         whose = np.repeat(np.arange(len(above)), counts)[same]
         found = np.full(len(above), NO_ROW)
         found[whose[::-1]] = places[same][::-1]  # the first, if there were two
-        return found
-
-    def _found_by_text(self, above: IntArray, tokens: IntArray) -> IntArray:
-        """The same, without a look at other positions of the texts than those that the nodes are at."""
-        found = np.full(len(above), NO_ROW)
-        (there,) = (above != NO_ROW).nonzero()
-        looked_at: list[tuple[IntArray, IntArray, IntArray, NDArray[Any]]] = []  # children of the nodes at a position
-        for text, begin, end in self._by_text(above[there]):
-            rows, nodes = self.rows[text], there[begin:end]
-            own = above[nodes] - self.first_rows[text]
-            positions = rows.starts.searchsorted(own, side="right") - 1
-            for position in {*positions.tolist()}:
-                here = positions == position
-                firsts, ends = rows.below(position, own[here])
-                held = slice(int(firsts.min()), int(ends.max()))
-                looked_at.append((nodes[here], firsts + self.first_rows[text], ends - firsts, rows.nodes[held]))
-        if not looked_at:
-            return found
-        nodes, firsts, counts, held_nodes = (np.concatenate(each) for each in zip(*looked_at, strict=True))
-        least = np.array([firsts.min() for _, firsts, _, _ in looked_at])
-        begins = np.cumsum([0, *(len(held) for *_, held in looked_at[:-1])])
-        moved = (least - begins).repeat([len(each) for each, *_ in looked_at])  # from a row to its place among these
-        places = places_of(firsts - moved, counts)
-        (same,) = (held_nodes[places] == tokens[nodes].repeat(counts)).nonzero()
-        whose = np.arange(len(nodes)).repeat(counts)[same]
-        found[nodes[whose[::-1]]] = (places[same] + moved[whose])[::-1]  # the first, if there were two
         return found
 
     @cached_property

@@ -13,14 +13,14 @@ from talon_core.engine.plain import NoDrafter
 from talon_core.errors import PluginError, blaming
 from talon_core.forest_grower import ForestGrower, forest_grower, serve_alike
 from talon_core.forest_learner import ForestLearner, ForestRound, LearningForest, beside, forest_learners
-from talon_core.forest_planner import ForestPlanner, TreePlan, forest_planner, plan_of
-from talon_core.rounds import Span
+from talon_core.forest_planner import ForestPlanner, RoundCounts, TreePlan, forest_planner, plan_of
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.grown import Grown
-from talon_core.trace.prices import Untold, seconds_of
+from talon_core.trace.prices import Untold, behind, seconds_behind, seconds_of
 from talon_core.trace.replay import Method, Replay, Replayed, Totals
 from talon_core.trace.several import SeveralTexts
 from talon_core.tree import IntArray
+from talon_core.tree_arrays import distinct
 
 TREES, NODES = 512, 1 << 17
 """Trees that are begun with, at most: fewer hardly take less time, and more of them turn out to be at no round's begin;
@@ -80,24 +80,24 @@ class _Growing:
             found[own] = getattr(grown, name)[self._where[own, 1]]
         return found
 
-    def _spans(self, number: int) -> list[tuple[Span, ...]]:
-        """Those of each round of a text."""
+    def _parts(self, number: int) -> list[dict[str, float]]:
+        """What the parts of each round of a text would take; nothing where no costs are known."""
         text, costs = self._texts.texts[number], self._replay.costs
         begins = self._begins[number].tolist()
         if costs is None:
-            return [()] * len(begins)
+            return [{}] * len(begins)
         found, untold = [], Untold(text.prompt_tokens)
         for position in begins:
             which, tree = self._where[position].tolist()
             context = text.prompt_tokens + position - begins[0]
-            found.append(self._grown[which].spans(tree, costs, context, untold, self._replay.timed))
+            found.append(self._grown[which].parts(tree, costs, context, untold, self._replay.timed))
         return found
 
     def _seconds(self, number: int) -> float | None:
         if self._replay.costs is None:
             return None
-        spans = (span for own in self._spans(number) for span in own)
-        return seconds_of(self._replay.costs, self._texts.texts[number], spans)
+        seconds = (each for parts in self._parts(number) for each in seconds_behind(parts))
+        return seconds_of(self._replay.costs, self._texts.texts[number], seconds)
 
     def totals(self) -> list[Totals]:
         """What the method did, text by text."""
@@ -125,9 +125,10 @@ class _Growing:
         outside, found = self._at("outside"), []
         for number, (text, begins) in enumerate(zip(self._texts.texts, self._begins, strict=True)):
             first, rounds = int(self._texts.first_positions[number]), []
-            for position, spans in zip(begins.tolist(), self._spans(number), strict=True):
+            for position, parts in zip(begins.tolist(), self._parts(number), strict=True):
                 which, tree = self._where[position].tolist()
                 context = text.prompt_tokens + position - first
+                spans = tuple(behind(parts, 0.0))
                 rounds.append(self._grown[which].round(tree, text.ids[context:], spans, context))
             found.append(Replayed(text, rounds, int(outside[begins].sum()), self._seconds(number)))
         return found
@@ -164,7 +165,7 @@ class Together(_Growing):
             self._steps[wanted] = grown.steps
             then = wanted + grown.steps
             then = then[then < ends[wanted]]
-            wanted = np.unique(then[self._steps[then] == 0])
+            wanted = distinct(then[self._steps[then] == 0])
         self._begins = self._found()
         self._check()
 
@@ -203,40 +204,45 @@ class Planned(_Growing):
         self._able = (self._deepest > 0) & ~np.isin(texts.before, replay.trace["target"]["eos"])
         self._plans: dict[TreePlan | None, _Trees] = {}
         self._whole: dict[tuple[ForestGrower, int], int] = {}  # in `_grown`, without a depth, by the first position
-        self._told: list[list[tuple[Span, ...]]] = []  # by text, the spans of each round
+        self._told: list[list[dict[str, float]]] = []  # by text, the parts of each round
         bounds = texts.first_positions.tolist()
         for policy, text, (first, end) in zip(policies, texts.texts, pairwise(bounds), strict=True):
-            begins, spans = zip(*self._rounds(policy, text, first, end), strict=True)
+            begins, parts = zip(*self._rounds(policy, text, first, end), strict=True)
             self._begins.append(np.array(begins))
-            self._told.append([*spans])
+            self._told.append([*parts])
         self._check()
 
-    def _spans(self, number: int) -> list[tuple[Span, ...]]:
+    def _parts(self, number: int) -> list[dict[str, float]]:
         return self._told[number]
 
     def _rounds(
         self, policy: ForestPlanner, text: TextTrace, first: int, end: int
-    ) -> Iterator[tuple[int, tuple[Span, ...]]]:
-        """Go through a text; the positions at which its rounds begin, and their spans."""
+    ) -> Iterator[tuple[int, dict[str, float]]]:
+        """Go through a text; the positions at which its rounds begin, and what their parts would take."""
         new, costs = text.ids[text.prompt_tokens :], self._replay.costs
         position, untold = first, Untold(text.prompt_tokens)
         listens = type(policy).drafted is not ForestPlanner.drafted
+        counts_alone = type(policy).observe is ForestPlanner.observe
         while position < end:
             which = self._planned(policy, position)
             grown, context = self._grown[which], text.prompt_tokens + position - first
             tree = position - int(grown.positions[0])
             if tree in grown.faults:
                 grown.check(np.arange(len(grown.positions)) == tree, self._vocab_size)
-            step = int(grown.steps[tree])
-            self._steps[position], self._where[position] = step, (which, tree)
-            spans = () if costs is None else grown.spans(tree, costs, context, untold, self._replay.timed)
-            round_ = grown.round(tree, new[position - first :], spans, context)
+            nodes, drafted_nodes, step = grown.numbers[tree]
+            self._where[position] = which, tree
+            parts = {} if costs is None else grown.parts(tree, costs, context, untold, self._replay.timed)
             if listens:
                 with blaming("tree policy", policy, "drafted"):
                     policy.drafted([*grown.asked(tree)] if self._able[position] else None)
-            with blaming("tree policy", policy, "observe"):
-                policy.observe(round_)
-            yield position, spans
+            if counts_alone:
+                with blaming("tree policy", policy, "observe_counts"):
+                    policy.observe_counts(RoundCounts(nodes, drafted_nodes, step - 1, step, context))
+            else:
+                round_ = grown.round(tree, new[position - first :], tuple(behind(parts, 0.0)), context)
+                with blaming("tree policy", policy, "observe"):
+                    policy.observe(round_)
+            yield position, parts
             position += step
 
     def _planned(self, policy: ForestPlanner, position: int) -> int:

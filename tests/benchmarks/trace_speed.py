@@ -5,8 +5,9 @@
 
 Records a trace, decodes its prompts with each method, replays the trace with the same, and prints the seconds of both,
 in medians over repetitions, in each of which a trace is replayed seven times. Decoding has all cores as threads, a
-replay all cores as processes. With a profile, policies that ask what passes take are told the same in both; without
-one, decoding measures it and a replay knows nothing, so that their trees differ.
+replay all cores as processes. With a profile, policies that ask what passes take are told the same in both, and a replay
+leaves out what they take themselves; without one, decoding measures it and a replay knows nothing, so that their trees
+differ.
 
 Ends with status 1 if a method's target passes are not the same in both, where the trace answers all that was asked.
 """
@@ -135,7 +136,7 @@ def _replayed(methods: list[str], trace: Trace, profile: str | None = None) -> d
     """What the command says, with the seconds that it took, but for the interpreter's start: torch is loaded here."""
     busy_after()  # this process has decoded, and its threads go on for a while, waiting for more
     command = [sys.executable, "-m", "talon_core", "trace", "replay", str(trace.folder), *methods, "--json"]
-    command += [] if profile is None else ["--profile", profile, "--other-machine"]
+    command += [] if profile is None else ["--profile", profile, "--other-machine", "--untimed"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer

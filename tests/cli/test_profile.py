@@ -143,7 +143,12 @@ def test_replay_predicts_with_a_profile(talon, measured, model, tmp_path):
         assert method["predicted_tokens_per_second"] == method["new_tokens"] / method["predicted_seconds"] > 0
         assert method["timed_texts"] == 1
     assert "predicted" in talon(*replay, "--profile", "mine").out
-    assert "--time-all is given without --profile" in talon(*replay, "--time-all").refusal
+    untimed = [talon(*replay, "--profile", "mine", "--untimed", "--json").answer["methods"] for _ in range(2)]
+    assert untimed[0] == untimed[1]
+    assert [one["policy_seconds"] for one in untimed[0]] == [None, None]
+    for option in ("--time-all", "--untimed"):
+        assert f"{option} is given without --profile" in talon(*replay, option).refusal
+    assert "give one of them" in talon(*replay, "--profile", "mine", "--time-all", "--untimed").refusal
     assert "predicted" not in talon(*replay).out
     refusal = talon(*replay, "--profile", "a100-qwen3-32b").refusal
     assert "is of another machine, model or drafter" in refusal

@@ -62,6 +62,19 @@ def served(policy, costs=None):
     return policy.begin(SequenceInfo(prompt_length=30, max_new_tokens=64, temperature=0.0, **told))
 
 
+@given(
+    st.integers(0, 99), st.integers(1, 40), st.integers(1, 9), st.sampled_from([LOOKS, shipped_head("taps", FEATURES)])
+)
+def test_an_estimate_has_the_same_bits_beside_other_rows_and_more_padding(seed, width, rows, head):
+    laws = np.random.default_rng(seed).dirichlet(np.ones(width + 1), size=rows)[:, :width]
+    logp, depths = -np.sort(-np.log(laws), axis=1), np.arange(1, rows + 1)
+    wide = np.pad(logp, ((0, 0), (0, 13)), constant_values=-np.inf)
+    found = learned(head, wide, depths)
+    for row in range(rows):
+        alone = learned(head, logp[row : row + 1], depths[row : row + 1])
+        assert np.array_equal(found[row, :width], alone[0])
+
+
 @attrs.frozen
 class Spy(Talon):
     """Notes what it is shown."""

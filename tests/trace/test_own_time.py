@@ -112,6 +112,15 @@ def test_the_answer_says_how_many_texts_were_timed_where_anything_is_predicted()
     assert not plain.keys() & {"policy_seconds", "timed_texts", "predicted_seconds"}
 
 
+@pytest.mark.parametrize("spec", [*TOGETHER, *ONE_BY_ONE])
+def test_it_can_be_left_out_and_then_the_same_question_has_the_same_answer(spec: str) -> None:
+    trace, methods = read_trace(SHIPPED), parse_methods([spec], read_trace(SHIPPED), load_registry())
+    one, again = (replayed(trace, methods, 1, costs=PricesByLength(), timed=False).tried[0] for _ in range(2))
+    assert one.totals == again.totals
+    assert (one.totals.policy_seconds, one.totals.timed_texts) == (None, 0)
+    assert without_time(one.totals) == without_time(answer(trace, [spec], False).tried[0].totals)
+
+
 def test_the_texts_stand_among_all_in_different_sets_and_processes() -> None:
     assert to_be_timed(range(96)) == [0, 17, 34, 51, 68, 85]
     assert to_be_timed(range(24)) == [0, 13]

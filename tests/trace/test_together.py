@@ -44,15 +44,19 @@ GROWN_TOGETHER = (
 PLANNED = (
     *("gammatune:length=6", "gammatune-plus:length=6,tau=0.1", "heuristic:length=6", "sps:length=6,start=0.9,weight=9"),
     *("adaedl:length=6", "adaedl:threshold=0.7,step=0.3", "adaedl:threshold=0,step=0", "adaedl:factor=50,step=0"),
+    *("adaedl:threshold=1,step=0.07,length=30", "adaedl:threshold=0.29999999999999998,step=0.1,length=30"),
     "bandit:of=adaedl+chain[length=2]+specdec-plus-plus",
     *("speckv:gammas=1;2;3;4;5", "speckv:objective=paper", "specdec-plus-plus:length=6"),
     *("bandit", "bandit:of=none+gammatune[length=4]+talon[budget=12;top_k=4;mu=0.1],explore=0.3,reward=blend"),
 )
-SIDE_BY_SIDE = ("talon-cost", "talon-cost:budget=12,depth=5", "talon-cost:budget=2", "talon-cost:budget=30,depth=1")
-ONE_BY_ONE = ("taps", "bandit:of=chain[length=2]+talon-cost")
+SIDE_BY_SIDE = (
+    *("talon-cost", "talon-cost:budget=12,depth=5", "talon-cost:budget=2", "talon-cost:budget=30,depth=1"),
+    *("taps", "taps:of=talon[budget=14;top_k=4;mu=0.1]", "taps:of=talon-cost[budget=40;depth=3]", "taps:of=caddtree"),
+)
+ONE_BY_ONE = ("taps:of=gammatune", "bandit:of=chain[length=2]+talon-cost")
 
 SPECS = (*GROWN_TOGETHER, *PLANNED, *SIDE_BY_SIDE)
-ASK_FOR_PRICES = {"caddtree", "bastion", "sps", "bandit", "speckv", "talon-cost"}
+ASK_FOR_PRICES = {"caddtree", "bastion", "sps", "bandit", "speckv", "talon-cost", "taps"}
 PRICED: list[tuple[str, Costs | None]] = [(spec, PricesByLength()) for spec in SPECS]
 FREE = [(spec, None) for spec in SPECS if spec.partition(":")[0] in ASK_FOR_PRICES]
 """Where it is not told what passes take, only these policies may have other rounds."""
@@ -137,6 +141,15 @@ def test_it_makes_no_difference_how_many_trees_are_begun_with(
     monkeypatch.setattr(f"talon_core.trace.together.{bound}", most)
     shipped = read_trace(SHIPPED)
     assert all_same(both(shipped, Method("talon", Talon(), Match())))
+
+
+@pytest.mark.parametrize("few", [0, 1_000_000])
+@pytest.mark.parametrize("settings", [{}, FEW_ANSWERS], ids=["all", "few"])
+def test_it_makes_no_difference_how_rows_are_found(
+    tiny: Any, recorded: Callable[..., Trace], monkeypatch: pytest.MonkeyPatch, few: int, settings: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("talon_core.trace.several.FEW", few)
+    assert all_same(both(recorded(tiny, **settings), Method("talon", Talon(), Match())))
 
 
 def test_plans_are_grown_part_by_part_and_too_many_of_them_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
