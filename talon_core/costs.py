@@ -100,6 +100,19 @@ class Costs(ABC):
             told.append(seconds)
         return np.array(told, dtype=np.float64)
 
+    def verify_after(self, nodes: IntArray, contexts: Sequence[int], batch: int = 1) -> Sequence[FloatArray | None]:
+        """`verify_each` after texts of several lengths.
+
+        Args:
+            nodes: shape `(sizes,)`.
+            contexts: committed tokens of the longest text.
+            batch: as there.
+
+        Returns:
+            Of each length what `verify_each` says.
+        """
+        return [self.verify_each(nodes, context, batch) for context in contexts]
+
     @abstractmethod
     def draft(self, rows: int, width: int) -> float | None:
         """A layer of the drafter; None if nothing is known yet.

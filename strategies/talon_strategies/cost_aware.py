@@ -200,7 +200,7 @@ class CostAware(BestFirst):
             Shape `(contexts, 1 + budget)`.
         """
         costs, sizes = self.known.costs, sizes_up_to(self.budget, self.sizes)
-        told = [costs.verify_each(sizes, context) for context in contexts]
+        told = costs.verify_after(sizes, contexts)
         verifying = np.tile(assumed_passes(np.arange(1.0, 1.0 + self.budget), self.assumed[0]), (len(told), 1))
         plain = verifying[:, 0].copy()
         known = [place for place, seconds in enumerate(told) if seconds is not None]

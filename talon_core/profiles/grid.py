@@ -1,15 +1,14 @@
 """A monotone fit to seconds that were measured at several sizes: more of anything never costs less."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from statistics import median
 
 import attrs
 import numpy as np
 
-from talon_core.tree import read_only
-from talon_core.tree_arrays import FloatArray
+from talon_core.tree_arrays import FloatArray, IntArray
 
 SWEEPS = 100
 """Of the projection on what rises along every axis, at most."""
@@ -62,10 +61,9 @@ class Fit:
                 if known.any():
                     line[~known] = np.interp(np.array(axis)[~known], np.array(axis)[known], line[known])
         self.seconds: FloatArray = _rising(seconds)
-        self._first = np.array(self.axes[0])
+        self._first, self._second = (np.array(axis, dtype=np.float64) for axis in (*self.axes, (0,))[:2])
         self._line = lru_cache(maxsize=LINES)(self._line_at)
         self._known = lru_cache(maxsize=LINES)(self._at)
-        self._known_along = lru_cache(maxsize=LINES)(self._along)
 
     def at(self, *sizes: float) -> float:
         """Seconds at these sizes, one for each axis."""
@@ -75,33 +73,38 @@ class Fit:
         return _on(self.axes[0], first, self._line(*others))
 
     def along(self, first: FloatArray, *others: float) -> FloatArray:
-        """`at` for several sizes of the first axis, shape `(sizes,)`; to the bit what it says of each. Read only."""
-        return self._known_along(first.astype(np.float64).tobytes(), *others)
+        """`at` for several sizes of the first axis, shape `(sizes,)`; to the bit what it says of each."""
+        return self._on_lines(np.array(self._line(*others)), first)
 
-    def _along(self, sizes_in_bytes: bytes, *others: float) -> FloatArray:
-        first = np.frombuffer(sizes_in_bytes)
-        return read_only(self._interpolated(first, *others))
+    def along_each(self, first: FloatArray, second: FloatArray, *others: float) -> FloatArray:
+        """`along` for several sizes of the second axis, shape `(second, sizes)`; to the bit what it says of each."""
+        values = self._without(range(2, len(self.axes)), others)
+        return self._on_lines(_rising_on(self._second, values, second).T, first)
 
-    def _interpolated(self, first: FloatArray, *others: float) -> FloatArray:
-        sizes, line = self._first, np.array(self._line(*others))
+    def _on_lines(self, lines: FloatArray, first: FloatArray) -> FloatArray:
+        """Seconds at sizes of the first axis, by some lines along it, shape `(..., sizes)`."""
+        sizes = self._first
         if len(sizes) == 1:
-            return np.full(len(first), line[0])
-        # no `np.clip`, which takes longer than all else here
-        place = np.minimum(np.maximum(sizes.searchsorted(first, side="right") - 1, 0), len(sizes) - 2)
-        share = (first - sizes[place]) / (sizes[place + 1] - sizes[place])
-        found: FloatArray = np.maximum(line[place] + share * (line[place + 1] - line[place]), 0.0)
+            return np.broadcast_to(lines, (*lines.shape[:-1], len(first)))
+        place, share = _steps(sizes, first)
+        low = lines[..., place]
+        found: FloatArray = np.maximum(low + share * (lines[..., place + 1] - low), 0.0)
         return found
 
     def _line_at(self, *others: float) -> list[float]:
         """Seconds along the first axis, where the others have these sizes."""
+        return [float(value) for value in self._without(range(1, len(self.axes)), others)]
+
+    def _without(self, axes: Sequence[int], sizes: Sequence[float]) -> FloatArray:
+        """Seconds along the first axes, where the last ones, these, have such sizes."""
         values = self.seconds
-        for axis, size in zip(reversed(self.axes[1:]), reversed(others), strict=True):
-            place, share = _step(axis, size)
+        for number, size in zip(reversed(axes), reversed(sizes), strict=True):
+            place, share = _step(self.axes[number], size)
             low = values[..., place]
             values = low if share is None else np.maximum(low + share * (values[..., place + 1] - low), 0.0)
             for along in range(values.ndim):  # two steps that go on beyond the grid may cross
                 values = np.maximum.accumulate(values, axis=along)
-        return [float(value) for value in values]
+        return values
 
 
 def _step(axis: Sizes, size: float) -> tuple[int, float | None]:
@@ -110,6 +113,22 @@ def _step(axis: Sizes, size: float) -> tuple[int, float | None]:
         return 0, None
     place = min(max(bisect_right(axis, size) - 1, 0), len(axis) - 2)
     return place, (size - axis[place]) / (axis[place + 1] - axis[place])
+
+
+def _steps(axis: FloatArray, sizes: FloatArray) -> tuple[IntArray, FloatArray]:
+    """`_step` of several sizes on an axis of two lines or more."""
+    # no `np.clip`, which takes longer than all else here
+    place = np.minimum(np.maximum(axis.searchsorted(sizes, side="right") - 1, 0), len(axis) - 2)
+    return place, (sizes - axis[place]) / (axis[place + 1] - axis[place])
+
+
+def _rising_on(axis: FloatArray, values: FloatArray, sizes: FloatArray) -> FloatArray:
+    """Values along the first of two axes, where the second one has these sizes, shape `(first, sizes)`."""
+    if len(axis) == 1:
+        return np.maximum.accumulate(np.repeat(values, len(sizes), axis=1), axis=0)
+    place, share = _steps(axis, sizes)
+    low = values[:, place]
+    return np.maximum.accumulate(np.maximum(low + share * (values[:, place + 1] - low), 0.0), axis=0)
 
 
 def _on(axis: Sizes, size: float, line: list[float]) -> float:

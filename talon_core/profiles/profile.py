@@ -2,11 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
 import attrs
+import numpy as np
 
 from talon_core.basics import records
 from talon_core.costs import Costs
@@ -141,6 +142,12 @@ class Profile(Costs):
     def verify_each(self, nodes: IntArray, context: int, batch: int = 1) -> FloatArray | None:
         fit = self.verify_table.fit
         return None if fit is None else fit.along(nodes / self._sharing(fit, batch), context, batch)
+
+    def verify_after(self, nodes: IntArray, contexts: Sequence[int], batch: int = 1) -> Sequence[FloatArray | None]:
+        fit = self.verify_table.fit
+        if fit is None:
+            return [None] * len(contexts)
+        return [*fit.along_each(nodes / self._sharing(fit, batch), np.array(contexts, dtype=np.float64), batch)]
 
     def _sharing(self, fit: Fit, batch: int) -> int:
         """By how many trees the nodes of a pass are divided."""

@@ -12,9 +12,6 @@ from talon_core.costs import Costs
 from talon_core.trace.columns import NO_ROW, Rows
 from talon_core.tree import IntArray
 
-ALIKE = 16
-"""Sizes whose passes are asked for are a multiple of this, as costs may remember what they said of the same ones."""
-
 
 @attrs.frozen
 class BestTrees:
@@ -86,13 +83,13 @@ class Along:
             layer: seconds of a layer of the drafter.
         """
         longest = max(map(len, self.ranks), default=0)
-        sizes = np.arange(1, -(-(longest + 1) // ALIKE) * ALIKE + 1)
+        sizes = np.arange(1, longest + 2)
         drafting = layer * (sizes - 1)
         beside = drafting + [(costs.accept(size) or 0.0) + (costs.commit(size) or 0.0) for size in sizes.tolist()]
         left = np.zeros(len(self.ranks) + 1)  # seconds from each position on
-        for position in reversed(range(len(self.ranks))):
+        told = costs.verify_after(sizes, range(prompt, prompt + len(self.ranks)))
+        for position, passes in reversed([*enumerate(told)]):
             count = len(self.ranks[position]) + 1
-            passes = costs.verify_each(sizes, prompt + position)
             ways = beside[:count] + left[position + 1 : position + 1 + count]
             left[position] = (ways if passes is None else ways + passes[:count]).min()
         return (costs.read(prompt) or 0.0) + float(left[0])

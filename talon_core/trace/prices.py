@@ -33,6 +33,9 @@ class WithLookUps(Costs):
     def verify_each(self, nodes: IntArray, context: int, batch: int = 1) -> FloatArray | None:
         return self.costs.verify_each(nodes, context, batch)
 
+    def verify_after(self, nodes: IntArray, contexts: Sequence[int], batch: int = 1) -> Sequence[FloatArray | None]:
+        return self.costs.verify_after(nodes, contexts, batch)
+
     def draft(self, rows: int, width: int) -> float | None:
         return 0.0
 

@@ -5,9 +5,9 @@
 
 Records a trace, decodes its prompts with each method, replays the trace with the same, and prints the seconds of both,
 in medians over repetitions, in each of which a trace is replayed seven times. Decoding has all cores as threads, a
-replay all cores as processes. With a profile, policies that ask what passes take are told the same in both, and a replay
-leaves out what they take themselves; without one, decoding measures it and a replay knows nothing, so that their trees
-differ.
+replay all cores as processes. With a profile, policies that ask what passes take are told the same in both, and a
+replay leaves out what they take themselves; without one, decoding measures it and a replay knows nothing, so that their
+trees differ.
 
 Ends with status 1 if a method's target passes are not the same in both, where the trace answers all that was asked.
 """

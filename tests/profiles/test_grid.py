@@ -39,6 +39,10 @@ def test_several_sizes_have_to_the_bit_what_each_has(
 ) -> None:
     fit = Fit(given_points)
     assert fit.along(np.array(first), *others).tolist() == [fit.at(size, *others) for size in first]
+    seconds = np.array([others[0], *first])
+    assert fit.along_each(np.array(first), seconds, *others[1:]).tolist() == [
+        fit.along(np.array(first), second, *others[1:]).tolist() for second in seconds.tolist()
+    ]
 
 
 def linear(nodes: int, context: int, batch: int) -> float:

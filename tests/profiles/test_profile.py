@@ -78,6 +78,10 @@ def test_passes_over_trees_of_several_sizes_take_what_each_takes(batches: tuple[
         found = profile.verify_each(sizes, 90, batch)
         assert found is not None
         assert found.tolist() == [profile.verify(size, 90, batch) for size in sizes.tolist()]
+        after = profile.verify_after(sizes, [10, 90, 90], batch)
+        assert [each.tolist() for each in after if each is not None] == [
+            [profile.verify(size, context, batch) for size in sizes.tolist()] for context in (10, 90, 90)
+        ]
 
 
 def test_a_saved_profile_is_found_by_its_name() -> None:
