@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from talon_core.forest import Forest, ForestCandidates
     from talon_core.forest_grower import ForestGrower, ForestGrowth
     from talon_core.forest_learner import ForestLearner, ForestRound, LearningForest
-    from talon_core.forest_planner import AskedLayer, ForestPlanner, RoundCounts, TreePlan
+    from talon_core.forest_planner import AskedLayer, CountingPlanner, ForestPlanner, RoundCounts, TreePlan
     from talon_core.hf.generate import as_generate
     from talon_core.hf.target import HFTarget
     from talon_core.hookspecs import hookimpl
@@ -69,6 +69,7 @@ __all__ = [
     "Chunk",
     "Committed",
     "Costs",
+    "CountingPlanner",
     "Decoder",
     "Drafter",
     "DrafterSpec",
@@ -154,7 +155,7 @@ import_on_use(
         ".forest": ["Forest", "ForestCandidates"],
         ".forest_grower": ["ForestGrower", "ForestGrowth"],
         ".forest_learner": ["ForestLearner", "ForestRound", "LearningForest"],
-        ".forest_planner": ["AskedLayer", "ForestPlanner", "RoundCounts", "TreePlan"],
+        ".forest_planner": ["AskedLayer", "CountingPlanner", "ForestPlanner", "RoundCounts", "TreePlan"],
         ".hf.generate": ["as_generate"],
         ".hf.target": ["HFTarget"],
         ".hookspecs": ["hookimpl"],

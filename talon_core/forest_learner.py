@@ -172,7 +172,11 @@ Together = ForestGrower | ForestLearner
 
 
 def asked_together(policy: TreePolicy) -> Together | None:
-    """A policy as one that may be asked together with others; None if it has no such ability."""
+    """A policy as one that may be asked together with others; None if it has no such ability.
+
+    Raises:
+        PluginError: if it fails to say so; the message names it.
+    """
     return forest_grower(policy) or forest_learner(policy)
 
 

@@ -123,9 +123,6 @@ class ForestPlanner(TreePolicy):
     them with `width`, `grow` and `finish`, but whose they are: `plan`, `ends_after`, `drafted`, `observe`, round by
     round. Both ways must lead to the same trees, which `talon_core.testing.check_tree_policy` tries.
 
-    Where numbers are enough to learn from, override `observe_counts` and not `observe`: no `Round` need be made then,
-    which takes longer than all else that is asked of a policy for one.
-
     A subclass that overrides `width`, `grow` or `finish` without `plan` is asked for its trees itself.
     """
 
@@ -154,11 +151,26 @@ class ForestPlanner(TreePolicy):
             layers: those of which it knew anything; None where nothing could have been drafted, as at a text's end.
         """
 
+
+class CountingPlanner(ForestPlanner):
+    """A `ForestPlanner` that learns from numbers alone.
+
+    A replay tells it of each round with `observe_counts` and makes no `Round`, which takes longer than all else that is
+    asked of such a policy; unless a subclass overrides `observe`, which otherwise calls it.
+    """
+
     def observe(self, round_: Round) -> None:
         self.observe_counts(RoundCounts.of(round_))
 
+    @abstractmethod
     def observe_counts(self, counts: RoundCounts) -> None:
-        """Called for each round in the place of `observe`, of a policy that does not override that."""
+        """What `observe` is for, in numbers."""
+
+
+def counting_planner(policy: ForestPlanner) -> CountingPlanner | None:
+    """A policy as one that is told of rounds in numbers; None if it is none, or a subclass wants to know more."""
+    able = isinstance(policy, CountingPlanner) and type(policy).observe is CountingPlanner.observe
+    return policy if able else None
 
 
 def plan_of(policy: ForestPlanner) -> TreePlan | None:

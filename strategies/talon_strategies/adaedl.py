@@ -10,16 +10,17 @@ from attrs.validators import ge, gt, le
 from numpy.typing import NDArray
 
 from talon_core.candidates import Candidates
-from talon_core.forest_planner import AskedLayer, ForestPlanner, RoundCounts, TreePlan
+from talon_core.forest_planner import AskedLayer, CountingPlanner, RoundCounts, TreePlan
 from talon_core.searching import searched
 from talon_core.tree import IntArray, TokenTree
 from talon_strategies.entropy import OFFERED, entropies_of, entropy_offered
 from talon_strategies.options import number, whole_number
 from talon_strategies.pooled import Pool
-from talon_strategies.stopping import PlainChain, StoppingChain
+from talon_strategies.stopping import PlainChain, StoppingChain, plain_chain
 
-COARSE = 10
-"""For the trees that are planned thresholds are rounded down to a multiple of 1 / `COARSE`, less half of that."""
+COARSE, SLOW = 4, 0.01
+"""For the trees that are planned thresholds are rounded down to a multiple of 1 / `COARSE`, less half of that; if they
+move by no more than `SLOW` from round to round, as trees are grown for each that comes."""
 
 
 @attrs.define
@@ -36,7 +37,7 @@ class Threshold:
 
 
 @attrs.frozen
-class AdaEdl(StoppingChain, ForestPlanner):  # pyright: ignore[reportIncompatibleVariableOverride]  # of `budget`
+class AdaEdl(StoppingChain, CountingPlanner):  # pyright: ignore[reportIncompatibleVariableOverride]  # of `budget`
     """Ends a chain where 1 - sqrt(`factor` H(q)) is less than a threshold (AdaEDL, arXiv 2410.18351, section 3).
 
     That is a lower bound of the probability that a token is accepted. The threshold, their lambda, follows what was
@@ -82,6 +83,8 @@ class AdaEdl(StoppingChain, ForestPlanner):  # pyright: ignore[reportIncompatibl
         return 1.0 - math.sqrt(self.factor * entropy) < self.learnt.now
 
     def plan(self) -> TreePlan:
+        if self.step > SLOW:
+            return plain_chain(self.length, self.offered)
         level = math.floor(self.learnt.now * COARSE + 0.5)
         return unsure_chain(self.length, level - (lowest(level) > self.learnt.now), self.factor)
 
@@ -118,7 +121,8 @@ class UnsureChain(PlainChain):
     factor: float = attrs.field(kw_only=True)
 
     def ends(self, nodes: IntArray, pool: Pool) -> NDArray[np.bool_]:
-        bounds = 1.0 - np.sqrt(self.factor * entropies_of(pool.logp))
+        with np.errstate(all="ignore"):  # an infinite product ends any chain
+            bounds = 1.0 - np.sqrt(float(self.factor) * entropies_of(pool.logp))
         ended: NDArray[np.bool_] = super().ends(nodes, pool) | (bounds < lowest(self.level))
         return ended
 

@@ -10,7 +10,7 @@ from attrs.validators import in_
 
 from talon_core.candidates import Candidates
 from talon_core.costs import Costs, MeasuredCosts
-from talon_core.forest_planner import AskedLayer, ForestPlanner, RoundCounts, TreePlan
+from talon_core.forest_planner import AskedLayer, CountingPlanner, RoundCounts, TreePlan
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.tree import FloatArray, TokenTree
 from talon_strategies.acceptance_head import AcceptanceHead, given_head, notice, shipped_head
@@ -90,7 +90,7 @@ class Watched:
 
 
 @attrs.frozen
-class SpecKV(StoppingChain, ForestPlanner):  # pyright: ignore[reportIncompatibleVariableOverride]  # of `budget`
+class SpecKV(StoppingChain, CountingPlanner):  # pyright: ignore[reportIncompatibleVariableOverride]  # of `budget`
     """Drafts a chain of the length that promises most by a small network (SpecKV, arXiv 2605.02888).
 
     The network predicts which share a of a chain of gamma tokens is accepted, from how sure the drafter was along a

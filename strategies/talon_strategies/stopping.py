@@ -12,7 +12,7 @@ from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.forest import Count, Forest, ForestCandidates
 from talon_core.forest_grower import ForestGrower, ForestGrowth
-from talon_core.forest_planner import ForestPlanner, RoundCounts, TreePlan
+from talon_core.forest_planner import CountingPlanner, RoundCounts, TreePlan
 from talon_core.policy import Growth, TreePolicy
 from talon_core.tree import IntArray, TokenTree
 from talon_strategies.drawing import NOTHING
@@ -109,7 +109,7 @@ def plain_chain(length: int, offered: int, planned: int | None = None) -> TreePl
     return TreePlan(PlainChain(length, offered), planned)
 
 
-class PlannedChain(StoppingChain, ForestPlanner):  # pyright: ignore[reportIncompatibleVariableOverride]  # of `budget`
+class PlannedChain(StoppingChain, CountingPlanner):  # pyright: ignore[reportIncompatibleVariableOverride]  # of `budget`
     """A chain whose length is planned before it is drafted, by what was accepted of those before it.
 
     A round in which nothing was drafted teaches nothing.

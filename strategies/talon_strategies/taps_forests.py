@@ -35,8 +35,9 @@ class TapsForest(LearningForest):
     def __init__(self, policies: "Sequence[Taps]", estimate: Estimate) -> None:
         self.policies = policies
         self._head, self._estimate = policies[0].head, estimate
-        within = [asked_together(one.of) for one in policies]
-        self._within = as_one([one for one in within if one is not None])
+        within = [one for one in (asked_together(each.of) for each in policies) if one is not None]
+        assert len(within) == len(policies), "all were able when they were asked"
+        self._within = as_one(within)
         self._layers: list[ForestNodes] = []  # of the forest of this round, with the estimates
         self._widths = np.zeros(len(policies), dtype=np.int64)  # candidates that each tree has asked for
         self._offered: tuple[IntArray, IntArray, FloatArray] | None = None  # the newest: their nodes, tokens, and paths
@@ -67,7 +68,7 @@ class TapsForest(LearningForest):
                 widths = np.asarray(within.widths(shown, trees))
             else:
                 widths = np.broadcast_to(np.asarray(within.widths(shown)), (forest.size,))[trees]
-        self._widths[trees] = widths
+            self._widths[trees] = widths
         return np.where(widths > 0, np.maximum(widths, OFFERED), 0)
 
     def grow_forest(self, forest: Forest, candidates: ForestCandidates) -> ForestGrowth:
@@ -76,15 +77,18 @@ class TapsForest(LearningForest):
         asked = self._widths[candidates.trees]
         width = min(int(asked.max()), wide)
         logp = self._estimate(self._head, candidates.logp, 1 + holding.depths.take(places))[:, :width]
-        if (asked < width).any():
-            logp = np.where(np.arange(width) < asked[:, None], logp, -np.inf)
-        path_logp = holding.path_logp.take(places)[:, None] + logp
         tokens = candidates.tokens[:, :width]
+        if (asked < width).any():
+            wanted = np.arange(width) < asked[:, None]
+            tokens, logp = np.where(wanted, tokens, -1), np.where(wanted, logp, -np.inf)
+        path_logp = holding.path_logp.take(places)[:, None] + logp
         self._offered = frontier, tokens, path_logp
         given = frontier, candidates.trees, logp, path_logp, candidates.size, lambda: tokens
         with self._blaming("grow_forest"):
             growth = self._within.grow_forest(shown, ForestCandidates(*given))
             chosen = np.asarray(growth.chosen)
+            if chosen.size and (tokens.ravel().take(chosen, mode="clip") < 0).any():
+                raise ValueError("it chose a padded candidate (token -1); only candidates with a finite logp exist")
         return ForestGrowth(chosen // width * wide + chosen % width, growth.frontier)
 
     def finish_forest(self, forest: Forest) -> IntArray | None:

@@ -61,7 +61,7 @@ class Fit:
                 if known.any():
                     line[~known] = np.interp(np.array(axis)[~known], np.array(axis)[known], line[known])
         self.seconds: FloatArray = _rising(seconds)
-        self._first, self._second = (np.array(axis, dtype=np.float64) for axis in (*self.axes, (0,))[:2])
+        self._first = np.array(self.axes[0])
         self._line = lru_cache(maxsize=LINES)(self._line_at)
         self._known = lru_cache(maxsize=LINES)(self._at)
 
@@ -77,15 +77,18 @@ class Fit:
         return self._on_lines(np.array(self._line(*others)), first)
 
     def along_each(self, first: FloatArray, second: FloatArray, *others: float) -> FloatArray:
-        """`along` for several sizes of the second axis, shape `(second, sizes)`; to the bit what it says of each."""
+        """`along` for several sizes of the second axis, shape `(second, sizes)`; to the bit what it says of each.
+
+        For a fit of two axes or more.
+        """
         values = self._without(range(2, len(self.axes)), others)
-        return self._on_lines(_rising_on(self._second, values, second).T, first)
+        return self._on_lines(_rising_on(np.array(self.axes[1]), values, second).T, first)
 
     def _on_lines(self, lines: FloatArray, first: FloatArray) -> FloatArray:
         """Seconds at sizes of the first axis, by some lines along it, shape `(..., sizes)`."""
         sizes = self._first
         if len(sizes) == 1:
-            return np.broadcast_to(lines, (*lines.shape[:-1], len(first)))
+            return np.repeat(lines, len(first), axis=-1)
         place, share = _steps(sizes, first)
         low = lines[..., place]
         found: FloatArray = np.maximum(low + share * (lines[..., place + 1] - low), 0.0)

@@ -82,18 +82,6 @@ class Rows:
             found.append(begin + 1 + first + own.index(token) if token in own else NO_ROW)
         return found
 
-    def below(self, position: int, above: IntArray) -> tuple[IntArray, IntArray]:
-        """Where the rows of some nodes' children begin and end, shape `(nodes,)` each.
-
-        Args:
-            position: of the nodes.
-            above: their rows, likewise.
-        """
-        begin, end = self.starts[position : position + 2].tolist()
-        wanted = np.concatenate([above, above + 1]).astype(self.above.dtype)
-        places = self.above[begin + 1 : end].searchsorted(wanted) + (begin + 1)
-        return places[: len(above)], places[len(above) :]
-
     def offered(self, rows: Sequence[int] | IntArray, width: int) -> tuple[IntArray, FloatArray]:
         """The best candidates of some rows, as they stand in the file; `check` looks at them.
 

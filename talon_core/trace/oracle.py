@@ -90,6 +90,8 @@ class Along:
         told = costs.verify_after(sizes, range(prompt, prompt + len(self.ranks)))
         for position, passes in reversed([*enumerate(told)]):
             count = len(self.ranks[position]) + 1
+            if passes is None:  # of larger ones than are wanted here, perhaps
+                passes = costs.verify_each(sizes[:count], prompt + position)
             ways = beside[:count] + left[position + 1 : position + 1 + count]
             left[position] = (ways if passes is None else ways + passes[:count]).min()
         return (costs.read(prompt) or 0.0) + float(left[0])

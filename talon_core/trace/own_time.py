@@ -15,8 +15,8 @@ ONE_IN, FEWEST = 16, 2
 def to_be_timed(texts: Sequence[Text]) -> list[Text]:
     """The texts on which the time is taken, of some in the order of `Trace.texts`: the same ones at any time.
 
-    They stand almost evenly among these, each one place farther than that: so they are of different sets, and dealt out
-    to different processes.
+    They stand almost evenly among these, each one place farther than that: so they are of different sets, and in
+    different shards.
     """
     count = min(max(FEWEST, -(-len(texts) // ONE_IN)), len(texts))
     apart = len(texts) / max(1, count)

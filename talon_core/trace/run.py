@@ -11,7 +11,7 @@ from talon_core.costs import Costs
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.ahead.place import usable_cores
 from talon_core.forest_grower import ForestGrower
-from talon_core.forest_learner import ForestLearner
+from talon_core.forest_learner import forest_learner
 from talon_core.forest_planner import ForestPlanner
 from talon_core.trace.asking import along_of
 from talon_core.trace.columns import TextTrace
@@ -129,7 +129,7 @@ def replayed(
         raise ValueError(f"no text of the trace in '{trace.folder}' is there")
     report(0, len(texts))
     workers = min(jobs or _processes(methods, len(texts), time_all), len(texts))
-    waits = any(isinstance(method.policy, ForestLearner) for method in methods)
+    waits = any(method.policy is not None and forest_learner(method.policy) is not None for method in methods)
     shards = dealt(texts, workers, SIDE_BY_SIDE if waits else TOGETHER)
     asked = texts if time_all else to_be_timed(texts)
     found: dict[tuple[str, int], list[tuple[Totals, Along, float | None]]] = {}
@@ -181,15 +181,20 @@ def _processes(methods: Sequence[Method], texts: int, time_all: bool) -> int:
 def _goes_together(method: Method) -> bool:
     """Whether a method can be tried on several texts at once, as far as that is known before its policy begins."""
     policy = method.policy
-    return method.drafter is None and (
-        policy is None or isinstance(policy, ForestGrower | ForestLearner | ForestPlanner)
-    )
+    able = policy is None or isinstance(policy, ForestGrower | ForestPlanner) or forest_learner(policy) is not None
+    return method.drafter is None and able
 
 
 def dealt(texts: Sequence[Text], workers: int, most: int = TOGETHER) -> list[list[Text]]:
     """Texts in as few shards as there are workers, or several for each where these would have more than so many.
 
-    Those of a shard stand behind each other, so that where sets take turns, as in `Trace.texts`, it has some of each.
+    Those of a shard stand behind each other, so that where sets of equal sizes take turns, as in `Trace.texts`, it has
+    as much of each.
+
+    Args:
+        texts: at least one.
+        workers: at least 1.
+        most: texts of a shard.
     """
     shards = min(workers * -(-len(texts) // (workers * most)), len(texts))
     bounds = [place * len(texts) // shards for place in range(1 + shards)]

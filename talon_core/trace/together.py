@@ -13,7 +13,7 @@ from talon_core.engine.plain import NoDrafter
 from talon_core.errors import PluginError, blaming
 from talon_core.forest_grower import ForestGrower, forest_grower, serve_alike
 from talon_core.forest_learner import ForestLearner, ForestRound, LearningForest, beside, forest_learners
-from talon_core.forest_planner import ForestPlanner, RoundCounts, TreePlan, forest_planner, plan_of
+from talon_core.forest_planner import ForestPlanner, RoundCounts, TreePlan, counting_planner, forest_planner, plan_of
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.grown import Grown
 from talon_core.trace.prices import Untold, behind, seconds_behind, seconds_of
@@ -203,6 +203,7 @@ class Planned(_Growing):
         super().__init__(replay, texts, most)
         self._able = (self._deepest > 0) & ~np.isin(texts.before, replay.trace["target"]["eos"])
         self._plans: dict[TreePlan | None, _Trees] = {}
+        self._policies: set[ForestGrower] = set()  # that were planned
         self._whole: dict[tuple[ForestGrower, int], int] = {}  # in `_grown`, without a depth, by the first position
         self._told: list[list[dict[str, float]]] = []  # by text, the parts of each round
         bounds = texts.first_positions.tolist()
@@ -222,7 +223,7 @@ class Planned(_Growing):
         new, costs = text.ids[text.prompt_tokens :], self._replay.costs
         position, untold = first, Untold(text.prompt_tokens)
         listens = type(policy).drafted is not ForestPlanner.drafted
-        counts_alone = type(policy).observe is ForestPlanner.observe
+        counting = counting_planner(policy)
         while position < end:
             which = self._planned(policy, position)
             grown, context = self._grown[which], text.prompt_tokens + position - first
@@ -235,9 +236,9 @@ class Planned(_Growing):
             if listens:
                 with blaming("tree policy", policy, "drafted"):
                     policy.drafted([*grown.asked(tree)] if self._able[position] else None)
-            if counts_alone:
+            if counting is not None:
                 with blaming("tree policy", policy, "observe_counts"):
-                    policy.observe_counts(RoundCounts(nodes, drafted_nodes, step - 1, step, context))
+                    counting.observe_counts(RoundCounts(nodes, drafted_nodes, step - 1, step, context))
             else:
                 round_ = grown.round(tree, new[position - first :], tuple(behind(parts, 0.0)), context)
                 with blaming("tree policy", policy, "observe"):
@@ -280,8 +281,9 @@ class Planned(_Growing):
 
     def _trees_of(self, plan: TreePlan) -> "_Trees":
         grower = forest_grower(plan.policy)
-        if grower is None or len(self._plans) >= PLANS:
+        if grower is None or len({*self._policies, grower}) > PLANS:
             raise NotPlanned
+        self._policies.add(grower)
         return _Trees(grower, max(1, NODES // checked_budget(grower, "draft_budget")))
 
     def _grow_plan(self, grower: ForestGrower, depth: int | None, positions: IntArray) -> int:

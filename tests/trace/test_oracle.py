@@ -114,6 +114,21 @@ def test_no_choice_of_chains_is_faster_than_the_fastest(reaches: list[int], laye
     assert Along(ranks).fastest(Falling(), 7, layer) == pytest.approx(expected, rel=1e-12)
 
 
+class KnownToThree(Falling):
+    """Knows nothing of more than three nodes."""
+
+    def verify(self, nodes: int, context: int, batch: int = 1) -> Any:
+        return None if nodes > 3 else super().verify(nodes, context, batch)
+
+
+def test_where_nothing_is_known_of_large_trees_the_others_cost_what_they_do() -> None:
+    short = [(1,), (1,), ()]
+    expected = quickest(short, Falling(), 7, 1.0) + Falling().read(7)
+    assert Along(short).fastest(KnownToThree(), 7, 1.0) == expected
+    # of the pass over five nodes, which leads to the end, nothing is known: it counts as free, and no other does
+    assert Along([(1,), (1, 2, 3, 4), (), (), (), ()]).fastest(KnownToThree(), 7, 1.0) > Falling().verify(1, 7)
+
+
 def test_no_policy_is_faster_than_the_oracle_which_is_the_best_choice_of_chains() -> None:
     shipped, registry = read_trace(SHIPPED), load_registry()
     specs = [

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from talon_core import TokenTree
 from talon_core.costs import Costs
@@ -17,7 +19,7 @@ from talon_core.trace.methods import parse_method, parse_methods
 from talon_core.trace.own_time import to_be_timed, with_own_time
 from talon_core.trace.processes import one_by_one
 from talon_core.trace.replay import Method, Replay, Totals
-from talon_core.trace.run import Answer, replayed, tried_on
+from talon_core.trace.run import Answer, dealt, replayed, tried_on
 from talon_core.trace.sweep import Line, Sweep
 from talon_core.tree import IntArray
 from talon_strategies import Match, Talon
@@ -112,6 +114,15 @@ def test_the_answer_says_how_many_texts_were_timed_where_anything_is_predicted()
     assert not plain.keys() & {"policy_seconds", "timed_texts", "predicted_seconds"}
 
 
+@given(st.integers(1, 300), st.integers(1, 9), st.integers(1, 30))
+def test_texts_are_dealt_out_evenly_and_in_their_order(count: int, workers: int, most: int) -> None:
+    shards = dealt(range(count), workers, most)
+    assert [text for shard in shards for text in shard] == [*range(count)]
+    sizes = [*map(len, shards)]
+    assert 0 < min(sizes) <= max(sizes) <= min(most, min(sizes) + 1)
+    assert len(shards) % workers == 0 or len(shards) == count
+
+
 @pytest.mark.parametrize("spec", [*TOGETHER, *ONE_BY_ONE])
 def test_it_can_be_left_out_and_then_the_same_question_has_the_same_answer(spec: str) -> None:
     trace, methods = read_trace(SHIPPED), parse_methods([spec], read_trace(SHIPPED), load_registry())
@@ -128,8 +139,9 @@ def test_the_texts_stand_among_all_in_different_sets_and_processes() -> None:
     for count in range(1, 90):
         found = to_be_timed(range(count))
         assert len(found) == len({*found}) == min(count, max(2, -(-count // 16)))
-    for others in (2, 3, 6):  # as many sets or processes, in turn
+    for others in (2, 3, 6):  # as many sets, in turn, or shards
         assert len({place % others for place in to_be_timed(range(96))}) == others
+        assert all({*shard} & {*to_be_timed(range(96))} for shard in dealt(range(96), others))
 
 
 def text_of(line: Line) -> str:

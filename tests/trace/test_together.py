@@ -26,9 +26,9 @@ from talon_core.trace.methods import parse_method
 from talon_core.trace.replay import Method, Replay, Replayed, Totals
 from talon_core.trace.several import SeveralTexts
 from talon_core.trace.trying import Trying, together
-from talon_core.tree import FloatArray
+from talon_core.tree import FloatArray, IntArray
 from talon_core.tree_arrays import totals
-from talon_strategies import Eagle2, Match, SpecDecPlusPlus, StaticTree, Talon, TalonCost
+from talon_strategies import Eagle2, Match, SpecDecPlusPlus, StaticTree, Talon, TalonCost, Taps
 from talon_strategies.talon_cost_forests import TalonCostForest
 from talon_tests.prices import PricesByLength
 
@@ -44,7 +44,11 @@ GROWN_TOGETHER = (
 PLANNED = (
     *("gammatune:length=6", "gammatune-plus:length=6,tau=0.1", "heuristic:length=6", "sps:length=6,start=0.9,weight=9"),
     *("adaedl:length=6", "adaedl:threshold=0.7,step=0.3", "adaedl:threshold=0,step=0", "adaedl:factor=50,step=0"),
-    *("adaedl:threshold=1,step=0.07,length=30", "adaedl:threshold=0.29999999999999998,step=0.1,length=30"),
+    *(
+        "adaedl:threshold=1,step=0.01,length=30",
+        "adaedl:factor=1e308",
+        "adaedl:threshold=0.37499999999999994,step=0.01,length=30",
+    ),
     "bandit:of=adaedl+chain[length=2]+specdec-plus-plus",
     *("speckv:gammas=1;2;3;4;5", "speckv:objective=paper", "specdec-plus-plus:length=6"),
     *("bandit", "bandit:of=none+gammatune[length=4]+talon[budget=12;top_k=4;mu=0.1],explore=0.3,reward=blend"),
@@ -158,7 +162,31 @@ def test_plans_are_grown_part_by_part_and_too_many_of_them_are_not(monkeypatch: 
     monkeypatch.setattr("talon_core.trace.together.NODES", 100)
     assert all_same(both(shipped, method))
     monkeypatch.setattr("talon_core.trace.together.PLANS", 1)
-    assert together(Replay(shipped), method, SeveralTexts([*shipped])) is None
+    assert all_same(both(shipped, method))  # its plans are of one policy
+    assert together(Replay(shipped), parse_method("bandit", shipped, registry()), SeveralTexts([*shipped])) is None
+
+
+@attrs.frozen(eq=False)
+class LastOfEach(Talon):
+    """Chooses the last candidate of each row."""
+
+    name = "last-of-each"
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        return Growth(np.arange(1, 1 + len(candidates.frontier)) * candidates.width - 1)
+
+    def grow_forest(self, forest: Forest, candidates: ForestCandidates) -> ForestGrowth:
+        return ForestGrowth(np.arange(1, 1 + len(candidates.frontier)) * candidates.width - 1)
+
+    def widths(self, forest: Forest) -> IntArray:
+        return 1 + np.arange(forest.size) % 3
+
+
+def test_within_taps_a_tree_has_no_candidates_beyond_those_that_it_asks_for() -> None:
+    shipped = read_trace(SHIPPED)
+    method = Method("taps", Taps(of=LastOfEach()), Match())
+    with pytest.raises(PluginError, match=r"chose a padded candidate"):
+        together(Replay(shipped), method, SeveralTexts([*shipped]))
 
 
 @attrs.frozen(eq=False)
