@@ -169,8 +169,9 @@ class CountingPlanner(ForestPlanner):
 
 def counting_planner(policy: ForestPlanner) -> CountingPlanner | None:
     """A policy as one that is told of rounds in numbers; None if it is none, or a subclass wants to know more."""
-    able = isinstance(policy, CountingPlanner) and type(policy).observe is CountingPlanner.observe
-    return policy if able else None
+    if not isinstance(policy, CountingPlanner):
+        return None
+    return policy if type(policy).observe is CountingPlanner.observe else None
 
 
 def plan_of(policy: ForestPlanner) -> TreePlan | None:
