@@ -97,10 +97,7 @@ class ForestLearner(TreePolicy):
         """
 
     def learns_beside(self) -> bool:
-        """Whether it can be asked together with others: by default yes; asked of one that serves a text.
-
-        One that is made of other policies can where these can.
-        """
+        """Whether it can be asked together with others; by default yes. One made of policies can where these can."""
         return True
 
     def goes_with(self, other: TreePolicy) -> bool:

@@ -41,7 +41,7 @@ class Survival:
 
 @attrs.frozen
 class SpecDecPlusPlus(StoppingChain, ForestPlanner):  # pyright: ignore[reportIncompatibleVariableOverride]  # of `budget`
-    """Ends a chain where a token of it is rejected with a probability above `h` (SpecDec++, arXiv 2405.19715, sec. 4).
+    """Ends a chain where a token of it is rejected with probability above `h` (SpecDec++, arXiv 2405.19715, section 4).
 
     That probability is 1 - a_1 a_2 ... a_n, the a_i being the predicted probabilities that each token is accepted if
     those before it are; the token with which it comes above `h` still joins. The paper predicts them with a head on the

@@ -1,14 +1,14 @@
 """A monotone fit to seconds that were measured at several sizes: more of anything never costs less."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from statistics import median
 
 import attrs
 import numpy as np
 
-from talon_core.tree_arrays import FloatArray, IntArray
+from talon_core.tree_arrays import FloatArray
 
 SWEEPS = 100
 """Of the projection on what rises along every axis, at most."""
@@ -81,33 +81,29 @@ class Fit:
 
         For a fit of two axes or more.
         """
-        values = self._without(range(2, len(self.axes)), others)
-        return self._on_lines(_rising_on(np.array(self.axes[1]), values, second).T, first)
+        return self._on_lines(np.array([self._line(size, *others) for size in second.tolist()]), first)
 
     def _on_lines(self, lines: FloatArray, first: FloatArray) -> FloatArray:
         """Seconds at sizes of the first axis, by some lines along it, shape `(..., sizes)`."""
         sizes = self._first
         if len(sizes) == 1:
             return np.repeat(lines, len(first), axis=-1)
-        place, share = _steps(sizes, first)
-        low = lines[..., place]
+        # no `np.clip`, which takes longer than all else here
+        place = np.minimum(np.maximum(sizes.searchsorted(first, side="right") - 1, 0), len(sizes) - 2)
+        share, low = (first - sizes[place]) / (sizes[place + 1] - sizes[place]), lines[..., place]
         found: FloatArray = np.maximum(low + share * (lines[..., place + 1] - low), 0.0)
         return found
 
     def _line_at(self, *others: float) -> list[float]:
         """Seconds along the first axis, where the others have these sizes."""
-        return [float(value) for value in self._without(range(1, len(self.axes)), others)]
-
-    def _without(self, axes: Sequence[int], sizes: Sequence[float]) -> FloatArray:
-        """Seconds along the first axes, where the last ones, these, have such sizes."""
         values = self.seconds
-        for number, size in zip(reversed(axes), reversed(sizes), strict=True):
-            place, share = _step(self.axes[number], size)
+        for axis, size in zip(reversed(self.axes[1:]), reversed(others), strict=True):
+            place, share = _step(axis, size)
             low = values[..., place]
             values = low if share is None else np.maximum(low + share * (values[..., place + 1] - low), 0.0)
             for along in range(values.ndim):  # two steps that go on beyond the grid may cross
                 values = np.maximum.accumulate(values, axis=along)
-        return values
+        return [float(value) for value in values]
 
 
 def _step(axis: Sizes, size: float) -> tuple[int, float | None]:
@@ -116,22 +112,6 @@ def _step(axis: Sizes, size: float) -> tuple[int, float | None]:
         return 0, None
     place = min(max(bisect_right(axis, size) - 1, 0), len(axis) - 2)
     return place, (size - axis[place]) / (axis[place + 1] - axis[place])
-
-
-def _steps(axis: FloatArray, sizes: FloatArray) -> tuple[IntArray, FloatArray]:
-    """`_step` of several sizes on an axis of two lines or more."""
-    # no `np.clip`, which takes longer than all else here
-    place = np.minimum(np.maximum(axis.searchsorted(sizes, side="right") - 1, 0), len(axis) - 2)
-    return place, (sizes - axis[place]) / (axis[place + 1] - axis[place])
-
-
-def _rising_on(axis: FloatArray, values: FloatArray, sizes: FloatArray) -> FloatArray:
-    """Values along the first of two axes, where the second one has these sizes, shape `(first, sizes)`."""
-    if len(axis) == 1:
-        return np.maximum.accumulate(np.repeat(values, len(sizes), axis=1), axis=0)
-    place, share = _steps(axis, sizes)
-    low = values[:, place]
-    return np.maximum.accumulate(np.maximum(low + share * (values[:, place + 1] - low), 0.0), axis=0)
 
 
 def _on(axis: Sizes, size: float, line: list[float]) -> float:

@@ -1,6 +1,6 @@
 """What the rounds of a text would take, by the costs of a machine."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 
 import attrs
@@ -141,17 +141,17 @@ def priced_target(costs: Costs, nodes: int, context: int, new: int) -> dict[str,
 
 def behind(parts: Mapping[str, float], at: float) -> list[Span]:
     """Parts of a round that follow each other."""
-    spans = []
-    for part, seconds in parts.items():
-        spans.append(Span(part, at, at + seconds))
-        at += seconds
-    return spans
+    return [Span(part, *times) for part, times in zip(parts, _times(parts, at), strict=True)]
 
 
 def seconds_behind(parts: Mapping[str, float]) -> list[float]:
     """Those of the spans that `behind` makes of a round's parts from 0 on, to the bit."""
-    ends = [*accumulate(parts.values(), initial=0.0)]
-    return [end - start for start, end in pairwise(ends)]
+    return [end - start for start, end in _times(parts, 0.0)]
+
+
+def _times(parts: Mapping[str, float], at: float) -> Iterator[tuple[float, float]]:
+    """When each part begins and ends."""
+    return pairwise(accumulate(parts.values(), initial=at))
 
 
 def seconds_of(costs: Costs | None, text: TextTrace, seconds: Iterable[float]) -> float | None:

@@ -203,7 +203,6 @@ class Planned(_Growing):
         super().__init__(replay, texts, most)
         self._able = (self._deepest > 0) & ~np.isin(texts.before, replay.trace["target"]["eos"])
         self._plans: dict[TreePlan | None, _Trees] = {}
-        self._policies: set[ForestGrower] = set()  # that were planned
         self._whole: dict[tuple[ForestGrower, int], int] = {}  # in `_grown`, without a depth, by the first position
         self._told: list[list[dict[str, float]]] = []  # by text, the parts of each round
         bounds = texts.first_positions.tolist()
@@ -281,9 +280,8 @@ class Planned(_Growing):
 
     def _trees_of(self, plan: TreePlan) -> "_Trees":
         grower = forest_grower(plan.policy)
-        if grower is None or len({*self._policies, grower}) > PLANS:
+        if grower is None or len({grower, *(known.grower for known in self._plans.values())}) > PLANS:
             raise NotPlanned
-        self._policies.add(grower)
         return _Trees(grower, max(1, NODES // checked_budget(grower, "draft_budget")))
 
     def _grow_plan(self, grower: ForestGrower, depth: int | None, positions: IntArray) -> int:
