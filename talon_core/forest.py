@@ -272,7 +272,16 @@ class ForestCandidates:
         good = ranked >= (least if least.ndim == 0 else least[self.trees][:, None])
         if score is not None:  # where there is none, padding has minus infinity
             good &= self.logp > -np.inf
-        (found,) = good.ravel().nonzero()
+        found, held = self._by_tree(good)
         counts = np.broadcast_to(np.asarray(count, dtype=np.int64), (self.size,))
-        held = np.bincount(self.trees, weights=good.sum(axis=1), minlength=self.size).astype(np.int64)
         return found[highest_of_each(ranked.ravel()[found], held, counts)]
+
+    def among_best(self, count: int) -> IntArray:
+        """What `best(count)` finds, in the order of the rectangle, which takes less time; shape `(chosen,)`, int64."""
+        found, held = self._by_tree(self.path_logp >= LOWEST)
+        return found[among_highest(self.path_logp.ravel()[found], held, count)]
+
+    def _by_tree(self, good: NDArray[np.bool_]) -> tuple[IntArray, IntArray]:
+        """Flat indices of some candidates, and how many each tree has."""
+        held = np.bincount(self.trees, weights=good.sum(axis=1), minlength=self.size)
+        return good.ravel().nonzero()[0], held.astype(np.int64)

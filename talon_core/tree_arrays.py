@@ -57,18 +57,35 @@ def highest_of_each(values: FloatArray, held: IntArray, counts: IntArray) -> Int
         Shape `(found,)`, int64.
     """
     groups, most = len(held), int(held.max(initial=0))
-    firsts, wanted = np.cumsum(held) - held, np.minimum(np.maximum(counts, 0), held)
+    wanted = np.minimum(np.maximum(counts, 0), held)
     if most * groups > SPARSE * len(values):
-        return _by_group(values, held)[places_of(firsts, wanted)]
-    if most * groups == len(values):
-        side_by_side = -values.reshape(groups, most)
-    else:
-        side_by_side = np.full((groups, most), np.inf)  # falling numbers before padding
-        side_by_side[np.arange(most) < held[:, None]] = -values
-    order = _sorted_rows(side_by_side)
-    order += firsts[:, None]
-    found: IntArray = order[np.arange(most) < wanted[:, None]]
+        return _by_group(values, held)[places_of(np.cumsum(held) - held, wanted)]
+    rows, count = _side_by_side(values, held), int(wanted.max(initial=0))
+    if not 0 < MANY * count < most:
+        return _first_of_each(rows, held, wanted)
+    ends = np.partition(rows, count - 1, axis=1)[:, count - 1, None]
+    (among,) = (rows <= ends)[np.arange(most) < held[:, None]].nonzero()
+    fewer = np.bincount(np.repeat(np.arange(groups), held)[among], minlength=groups)
+    found: IntArray = among[_first_of_each(_side_by_side(values[among], fewer), fewer, wanted)]
     return found
+
+
+def _first_of_each(rows: FloatArray, held: IntArray, wanted: IntArray) -> IntArray:
+    """The places of the lowest numbers of each row, `wanted` of them, where `held` count, all behind each other."""
+    order = _sorted_rows(rows)
+    order += (np.cumsum(held) - held)[:, None]
+    found: IntArray = order[np.arange(rows.shape[1]) < wanted[:, None]]
+    return found
+
+
+def _side_by_side(values: FloatArray, held: IntArray) -> FloatArray:
+    """Falling numbers of groups as rising rows, padding behind them, shape `(groups, most)`."""
+    groups, most = len(held), int(held.max(initial=0))
+    if most * groups == len(values):
+        return -values.reshape(groups, most)
+    rows = np.full((groups, most), np.inf)
+    rows[np.arange(most) < held[:, None]] = -values
+    return rows
 
 
 def among_highest(values: FloatArray, held: IntArray, count: int) -> NDArray[np.bool_]:
@@ -84,7 +101,7 @@ def among_highest(values: FloatArray, held: IntArray, count: int) -> NDArray[np.
     there = np.arange(most) < held[:, None]
     rows = np.full((groups, most), np.inf)
     rows[there] = -values
-    found = rows <= np.partition(rows, count - 1, axis=1)[:, count - 1, None]
+    found = there & (rows <= np.partition(rows, count - 1, axis=1)[:, count - 1, None])
     (tied,) = (found.sum(axis=1) > np.minimum(held, count)).nonzero()  # too many are as large as the last one
     found[tied] = rows[tied].argsort(axis=1, kind="stable").argsort(axis=1) < count
     return found[there]
@@ -123,6 +140,9 @@ def taken(rows: AnyArray, places: IntArray) -> AnyArray:
     found: Any = rows.ravel().take(places + np.arange(0, rows.size, rows.shape[1])[:, None])
     return found  # type: ignore[no-any-return]
 
+
+MANY = 3
+"""As many times as many numbers as are wanted are sorted later than those that can be among the highest are found."""
 
 SPARSE = 4
 """How many times as large as its numbers a rectangle of them may be that is sorted row by row."""

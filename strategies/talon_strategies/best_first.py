@@ -98,7 +98,7 @@ class LikeliestOfEach:
     @classmethod
     def of(cls, forest: Forest, candidates: ForestCandidates, count: int) -> "LikeliestOfEach":
         """The `count` likeliest of all nodes of each tree, or fewer where there are no more."""
-        best = candidates.best(count)
+        best = candidates.among_best(count)
         drafted = np.arange(forest.size, len(forest))  # the roots are none of them
         scores = np.concatenate([forest.path_logp[drafted], candidates.path_logp.ravel()[best]])
         trees = np.concatenate([forest.trees[drafted], candidates.trees_of(best)])

@@ -47,6 +47,11 @@ def stderr() -> Console:
     return Console(stderr=True, highlight=False, markup=False)
 
 
+def counted(number: int, noun: str) -> str:
+    """So many of something: "1 text", "2 texts"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def note(text: str) -> None:
     """Tell something that the user should know and that stops nothing."""
     print(f"talon: {text}", file=sys.stderr, flush=True)

@@ -120,13 +120,20 @@ def sentence(error: BaseException) -> str:
     if isinstance(error, USAGE_ERRORS):
         ctx = getattr(error, "ctx", None)
         hint = f" (see '{ctx.command_path} --help')" if ctx is not None else ""
-        return f"{one_line(error.format_message())}{hint}"  # type: ignore[attr-defined]
+        said = one_line(error.format_message()).removesuffix(".")  # type: ignore[attr-defined]
+        about = getattr(getattr(error, "param", None), "help", None) if hasattr(error, "param_type") else None
+        return f"{said}{_what_is_missing(about)}{hint}"
     if isinstance(error, OSError) and error.strerror:
         where = f": '{error.filename}'" if error.filename else ""
         return one_line(f"{error.strerror}{where}")
     if of_the_machine(error):
         return f"out of memory; a smaller model or a smaller budget needs less ({one_line(error)})"
     return one_line(error)
+
+
+def _what_is_missing(about: str | None) -> str:
+    """What the help says of an argument or an option, if anything, as the end of a sentence."""
+    return f": {one_line(about).removesuffix('.')}" if about else ""
 
 
 def _has_known_cause(error: BaseException) -> bool:

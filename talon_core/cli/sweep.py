@@ -10,7 +10,7 @@ from rich.table import Column, Table
 from talon_core.basics.paths import check_folder
 from talon_core.cli import options as opts
 from talon_core.cli.costs import costs_for
-from talon_core.cli.output import GOES_ON, if_interrupted, note, print_json, wide_stdout
+from talon_core.cli.output import GOES_ON, counted, if_interrupted, note, print_json, wide_stdout
 from talon_core.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def sweep(
     for trace in wanted.traces:
         missing = trace.planned_texts - len(trace.texts())
         if missing:
-            note(f"{missing} texts of the trace in '{trace.folder}' are not there, and are left out")
+            note(f"left out, as the trace in '{trace.folder}' does not have them yet: {counted(missing, 'text')}")
     outside = {one.method: None for one in found if one.totals.outside}
     if outside:
         note(f"a trace does not answer all that was asked by {', '.join(outside)}; record with more --nodes or --width")

@@ -11,7 +11,7 @@ from talon_core.basics.paths import check_folder
 from talon_core.bench.prompts import read_sets
 from talon_core.cli import options as opts
 from talon_core.cli.costs import costs_for
-from talon_core.cli.output import GOES_ON, if_interrupted, note, print_json, wide_stdout
+from talon_core.cli.output import GOES_ON, counted, if_interrupted, note, print_json, wide_stdout
 from talon_core.cli.progress import progress
 from talon_core.cli.simulate import simulate
 from talon_core.cli.sweep import sweep
@@ -155,6 +155,9 @@ def _record(
     planned = Trace(out, recorder.manifest())
     for method in parse_methods(methods, planned, registry):
         Replay(planned).check(method)  # before hours of recording
+    known = int(planned["target"]["vocab_size"])
+    if wanted.width > known:
+        note(f"--width is {wanted.width}; the vocabulary has {known} tokens, and so many are kept of each node at most")
     note(f"the trace of '{spec}' goes to '{out}'")
     with if_interrupted(GOES_ON.format(out)), progress("recording", "texts") as report:
         return recorder.run(out, report)
@@ -165,8 +168,9 @@ def _said(recorded: "Recorded") -> str:
         return "everything was there already"
     per = recorded.size / max(1, recorded.positions)
     speed = recorded.positions / recorded.seconds
+    recorded_texts, positions = counted(recorded.texts, "text"), counted(recorded.positions, "position")
     return (
-        f"{recorded.texts} texts, {recorded.positions} positions in {recorded.seconds:.0f} s ({speed:.1f} a second), "
+        f"{recorded_texts}, {positions} in {recorded.seconds:.0f} s ({speed:.1f} a second), "
         f"{recorded.size / 1e6:.1f} MB ({per / 1e3:.1f} kB a position)"
     )
 
@@ -224,7 +228,8 @@ def _replay(
     with if_interrupted("the trace is as it was"), progress("replaying", "texts") as report:
         answer = replayed(trace, chosen, jobs, report, costs, time_all, timed)
     if answer.missing:
-        note(f"{answer.missing} texts of the trace are not there, and are left out; talon trace record goes on with it")
+        left = counted(answer.missing, "text")
+        note(f"left out, as the trace does not have them yet: {left}; talon trace record goes on with them")
     outside = [one["method"] for one in answer.as_dict()["methods"] if one["outside"]]
     if outside:
         named = ", ".join(outside)

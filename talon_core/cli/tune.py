@@ -12,7 +12,7 @@ from talon_core.basics.kept import is_file, is_name
 from talon_core.basics.paths import check_file, check_folder
 from talon_core.cli import options as opts
 from talon_core.cli.costs import costs_for
-from talon_core.cli.output import if_interrupted, note, print_json, wide_stdout
+from talon_core.cli.output import counted, if_interrupted, note, print_json, wide_stdout
 from talon_core.cli.progress import progress
 from talon_core.engine.ahead.place import check_usable, parse_place
 from talon_core.plugins.presets import KEPT, as_text, check_meaning, check_preset_name, save_preset
@@ -295,9 +295,8 @@ def _session() -> dict[str, Any]:
 def _notes(found: "Tuned") -> None:
     """What somebody should know who reads the figures."""
     if found.missing:
-        note(
-            f"{found.missing} texts of the traces are not there, and are left out; talon trace record goes on with them"
-        )
+        left = counted(found.missing, "text")
+        note(f"left out, as the traces do not have them yet: {left}; talon trace record goes on with them")
     if found.left_out:
         note(
             f"{found.left_out} of {found.tried} trials asked what the traces do not answer, and do not count; record "

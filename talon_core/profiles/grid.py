@@ -81,7 +81,8 @@ class Fit:
 
         For a fit of two axes or more.
         """
-        return self._on_lines(np.array([self._line(size, *others) for size in second.tolist()]), first)
+        lines = np.array([self._line(size, *others) for size in second.tolist()]).reshape(-1, len(self._first))
+        return self._on_lines(lines, first)
 
     def _on_lines(self, lines: FloatArray, first: FloatArray) -> FloatArray:
         """Seconds at sizes of the first axis, by some lines along it, shape `(..., sizes)`."""

@@ -312,11 +312,19 @@ class Grown:
 
     def parts(self, tree: int, costs: Costs, context: int, untold: Untold, timed: bool) -> dict[str, float]:
         """What the parts of a round with a tree would take; `untold` and `timed` are those of `priced`."""
-        columns = (layer.columns for layer in self.layers)
-        asked = ((ends[tree] - begins[tree], widths[tree]) for begins, ends, widths, _ in columns)
-        layers = [(rows, width) for rows, width in asked if rows]
         nodes, _, new = self.numbers[tree]
-        return priced(costs, layers, nodes, context, new, untold, timed)
+        return priced(costs, self._layers[tree], nodes, context, new, untold, timed)
+
+    @cached_property
+    def _layers(self) -> list[list[tuple[int, int]]]:
+        """By tree, the frontier nodes and the width of each layer that it has asked for."""
+        found: list[list[tuple[int, int]]] = [[] for _ in self.positions]
+        for layer in self.layers:
+            (trees,) = layer.sizes.nonzero()
+            sizes = zip(layer.sizes[trees].tolist(), layer.widths[trees].tolist(), strict=True)
+            for tree, size in zip(trees.tolist(), sizes, strict=True):
+                found[tree].append(size)
+        return found
 
     @cached_property
     def _drafted(self) -> TreesApart:

@@ -10,7 +10,8 @@ import numpy as np
 
 from talon_core.costs import Costs
 from talon_core.trace.columns import NO_ROW, Rows
-from talon_core.tree import IntArray
+from talon_core.tree import FloatArray, IntArray
+from talon_core.tree_arrays import distinct
 
 
 @attrs.frozen
@@ -25,7 +26,7 @@ class BestTrees:
             them (OPT-Tree, arXiv 2406.17276, has such trees). What a policy lacks of it is the policy's; what it lacks
             of `in_hindsight` is the drafter's.
         tokens_per_second: by what passes take, with those chains along the text that are fastest together, of any
-            number of nodes; see `Along.fastest`. None where no costs are known.
+            number of nodes; see `fastest`. None where no costs are known.
     """
 
     nodes: int | None
@@ -72,30 +73,6 @@ class Along:
             passes += 1
         return passes
 
-    def fastest(self, costs: Costs, prompt: int, layer: float) -> float:
-        """The fewest seconds with chains along the text: no tree policy is faster with this drafter, by these costs.
-
-        Its own time is left out, and so is what the drafter takes to hear of the text.
-
-        Args:
-            costs: what passes take; more of anything takes no less.
-            prompt: tokens of the prompt, whose reading counts.
-            layer: seconds of a layer of the drafter.
-        """
-        longest = max(map(len, self.ranks), default=0)
-        sizes = np.arange(1, longest + 2)
-        drafting = layer * (sizes - 1)
-        beside = drafting + [(costs.accept(size) or 0.0) + (costs.commit(size) or 0.0) for size in sizes.tolist()]
-        left = np.zeros(len(self.ranks) + 1)  # seconds from each position on
-        told = costs.verify_after(sizes, range(prompt, prompt + len(self.ranks)))
-        for position, passes in reversed([*enumerate(told)]):
-            count = len(self.ranks[position]) + 1
-            if passes is None:  # of larger ones than are wanted here, perhaps
-                passes = costs.verify_each(sizes[:count], prompt + position)
-            ways = beside[:count] + left[position + 1 : position + 1 + count]
-            left[position] = (ways if passes is None else ways + passes[:count]).min()
-        return (costs.read(prompt) or 0.0) + float(left[0])
-
     def by_the_laws(self, nodes: float) -> int:
         """Target passes with the likeliest nodes, so many with the root."""
         position = passes = 0
@@ -103,6 +80,61 @@ class Along:
             position += 1 + bisect_left(self.ranks[position], nodes - 1)
             passes += 1
         return passes
+
+
+def fastest(texts: Sequence[Along], prompts: Sequence[int], costs: Costs, layer: float) -> list[float]:
+    """The fewest seconds of each text with chains along it: no tree policy is faster with this drafter, by these costs.
+
+    Its own time is left out, and so is what the drafter takes to hear of the text.
+
+    Args:
+        texts: what the drafter offered along each; at least one, of one token or more each.
+        prompts: tokens of their prompts, whose reading counts.
+        costs: what passes take; more of anything takes no less.
+        layer: seconds of a layer of the drafter.
+    """
+    lengths = np.array([len(text.ranks) for text in texts])
+    counts = 1 + np.array([len(ranks) for text in texts for ranks in text.ranks])
+    contexts = np.concatenate([prompt + np.arange(length) for prompt, length in zip(prompts, lengths, strict=True)])
+    sizes, longest = np.arange(1, 1 + counts.max()), int(lengths.max())
+    beside = layer * (sizes - 1)
+    beside = beside + [(costs.accept(size) or 0.0) + (costs.commit(size) or 0.0) for size in sizes.tolist()]
+    # all texts end at the last column, so that a chain of some nodes leads as many columns further on
+    takes = np.full((len(texts), longest, len(sizes)), np.inf)
+    there = np.arange(longest) >= longest - lengths[:, None]
+    takes[there] = np.where(sizes <= counts[:, None], beside + _passes(costs, sizes, counts, contexts), np.inf)
+    left = np.zeros((len(texts), longest + len(sizes)))  # seconds from each position on
+    for position in reversed(range(longest)):
+        left[:, position] = (takes[:, position] + left[:, position + 1 : position + 1 + len(sizes)]).min(axis=1)
+    begun = left[np.arange(len(texts)), longest - lengths].tolist()
+    return [(costs.read(prompt) or 0.0) + seconds for prompt, seconds in zip(prompts, begun, strict=True)]
+
+
+def _passes(costs: Costs, sizes: IntArray, counts: IntArray, contexts: IntArray) -> FloatArray:
+    """Seconds of a pass over trees of several sizes at each of some positions, shape `(positions, sizes)`.
+
+    Args:
+        costs: what passes take; where they know nothing of one, it is free.
+        sizes: 1, 2, ...
+        counts: how many of them are wanted at each position.
+        contexts: committed tokens there.
+    """
+    known = distinct(contexts)
+    found = np.zeros((len(known), len(sizes)))
+    unknown = np.zeros(len(known), dtype=bool)
+    for place, told in enumerate(costs.verify_after(sizes, known.tolist())):
+        if told is None:
+            unknown[place] = True
+        else:
+            found[place] = told
+    where = known.searchsorted(contexts)
+    passes = found[where]
+    for position in unknown[where].nonzero()[0].tolist():  # of larger trees than are wanted there, perhaps
+        count = int(counts[position])
+        each = costs.verify_each(sizes[:count], int(contexts[position]))
+        if each is not None:
+            passes[position, :count] = each
+    return passes
 
 
 def best_trees(texts: Sequence[Along], nodes: int | None = None, seconds: float | None = None) -> BestTrees:

@@ -16,7 +16,7 @@ from talon_core.forest_planner import ForestPlanner
 from talon_core.trace.asking import along_of
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import Trace
-from talon_core.trace.oracle import Along, BestTrees, best_trees
+from talon_core.trace.oracle import Along, BestTrees, best_trees, fastest
 from talon_core.trace.own_time import to_be_timed, with_own_time
 from talon_core.trace.processes import in_processes
 from talon_core.trace.replay import Method, Replay, Totals, sum_of_known
@@ -25,7 +25,7 @@ from talon_core.trace.trying import Done, Trying
 Text = TypeVar("Text")
 """However a text is named."""
 
-TOGETHER, SIDE_BY_SIDE = 24, 96
+TOGETHER, SIDE_BY_SIDE = 24, 256
 """Texts of a shard at most: of more at once none takes less time. Where a method's texts go side by side it does, as a
 round of each is grown in the time that one takes, nearly."""
 
@@ -136,8 +136,7 @@ def replayed(
 
     def work(shard: Sequence[tuple[str, int]]) -> list[list[tuple[Totals, Along, float | None]]]:
         read = [trace.text(*text) for text in shard]
-        tried = tried_on(replay, methods, read, asked)
-        return [_with_fastest(replay, methods, *each) for each in zip(read, tried, strict=True)]
+        return _with_fastest(replay, methods, read, tried_on(replay, methods, read, asked))
 
     for place, own in in_processes(workers)(work, shards):
         found |= zip(shards[place], own, strict=True)
@@ -145,8 +144,8 @@ def replayed(
     of_texts = [found[text] for text in texts]
     tried, offers = [], {}
     for method, each in zip(methods, zip(*of_texts, strict=True), strict=True):
-        done, along, fastest = zip(*each, strict=True)
-        totals, seconds = Totals.all_of(with_own_time(done)), sum_of_known(fastest)
+        done, along, fewest = zip(*each, strict=True)
+        totals, seconds = Totals.all_of(with_own_time(done)), sum_of_known(fewest)
         offers[method.name] = along, None, seconds
         tried.append(Tried(method, totals, best_trees(along, totals.largest_tree, seconds)))
     first = next((method for method in methods if method.drafter is None), methods[0])
@@ -155,20 +154,30 @@ def replayed(
 
 
 def _with_fastest(
-    replay: Replay, methods: Sequence[Method], text: TextTrace, done: Sequence[tuple[Totals, Along]]
-) -> list[tuple[Totals, Along, float | None]]:
-    """What methods did on a text, and the fewest seconds with the drafter of each; None where no costs are known."""
+    replay: Replay,
+    methods: Sequence[Method],
+    texts: Sequence[TextTrace],
+    done: Sequence[Sequence[tuple[Totals, Along]]],
+) -> list[list[tuple[Totals, Along, float | None]]]:
+    """What methods did on texts, and the fewest seconds with the drafter of each; None where no costs are known."""
     costs = replay.costs
     if costs is None:
-        return [(totals, along, None) for totals, along in done]
-    known, found = dict[tuple[int, float], float](), list[tuple[Totals, Along, float | None]]()
-    for method, (totals, along) in zip(methods, done, strict=True):
+        return [[(totals, along, None) for totals, along in of_text] for of_text in done]
+    prompts = [text.prompt_tokens for text in texts]
+    known, seconds = dict[tuple[tuple[int, ...], float], list[float]](), list[list[float]]()
+    for method, of_method in zip(methods, zip(*done, strict=True), strict=True):
+        alongs = [along for _, along in of_method]
         asked_here = method.drafter is not None and replay.timed  # what it takes here may be next to nothing
-        question = id(along), 0.0 if asked_here else replay.costs_of(method).draft(1, 1) or 0.0
+        layer = 0.0 if asked_here else replay.costs_of(method).draft(1, 1) or 0.0
+        question = tuple(map(id, alongs)), layer
         if question not in known:
-            known[question] = along.fastest(costs, text.prompt_tokens, question[1])
-        found.append((totals, along, known[question]))
-    return found
+            known[question] = fastest(alongs, prompts, costs, layer)
+        seconds.append(known[question])
+    by_text = zip(*seconds, strict=True)
+    return [
+        [(*each, fewest) for each, fewest in zip(of_text, own, strict=True)]
+        for of_text, own in zip(done, by_text, strict=True)
+    ]
 
 
 def _processes(methods: Sequence[Method], texts: int, time_all: bool) -> int:

@@ -1,6 +1,7 @@
 """`talon trace`, with a real model that takes milliseconds."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,21 @@ def test_what_the_trace_does_not_answer_is_told(record: Any, talon: Any, tmp_pat
     assert "does not answer all that was asked by talon:budget=30; record with more" in ran.err
 
 
+def test_a_width_beyond_the_vocabulary_is_told(record: Any, talon: Any, tmp_path: Path) -> None:
+    wide, known = record("--width", "100000"), record("--width", "8", out=tmp_path / "other")
+    assert re.search(r"--width is 100000; the vocabulary has \d+ tokens, and so many are kept of each node", wide.err)
+    assert "--width" not in known.err
+    tried = talon("trace", "replay", str(tmp_path / "out"), "talon:budget=8", "--json")
+    assert tried.answer["methods"][0]["outside"] == 0
+
+
+def test_who_names_no_method_is_told_what_one_is(record: Any, talon: Any, tmp_path: Path) -> None:
+    record()
+    said = talon("trace", "replay", str(tmp_path / "out")).refusal
+    assert said.startswith("Missing argument 'METHOD...': Policies, as talon:budget=12, with a rule behind a slash")
+    assert said.endswith("(see 'talon trace replay --help')")
+
+
 def test_who_asked_for_prices_that_nobody_gave_is_told(record: Any, talon: Any, tmp_path: Path) -> None:
     record()
     ran = talon("trace", "replay", str(tmp_path / "out"), "talon-cost", "talon:budget=8", "none", "caddtree", "--json")
@@ -183,7 +199,7 @@ def test_an_unfinished_trace_is_tried_as_far_as_it_goes(
     tried = talon("trace", "replay", str(tmp_path / "out"), "none", "--json")
     assert tried.answer["texts"] == 1
     assert tried.answer["missing"] == 2
-    assert "2 texts of the trace are not there, and are left out" in tried.err
+    assert "left out, as the trace does not have them yet: 2 texts; talon trace record goes on" in tried.err
     assert record("--json").answer["texts"] == 2
 
 

@@ -83,6 +83,8 @@ def test_the_best_of_each_tree_are_those_of_the_tree_alone(
         ]
         best = forest.best(counts, score=forest.logp if scored else None, at_least=least)
         assert best.tolist() == np.concatenate(found).tolist()
+    for most in (1, 3, 9):
+        assert forest.among_best(most).tolist() == sorted(forest.best(most).tolist())
     highest = [one.highest() if one.tokens.size else -np.inf for one in alone]
     assert forest.highest().tolist() == highest
 

@@ -37,7 +37,8 @@ def test_the_highest_of_each_group_are_those_of_the_group_alone(size, data):
     held = np.array(data.draw(st.lists(st.integers(0, size), min_size=1, max_size=5)))
     some = data.draw(st.lists(st.sampled_from([-2.0, -1.5, 0.0, -math.pi]) | st.floats(-3, 0), min_size=7, max_size=7))
     values = np.resize(some, held.sum())
-    counts = np.array(data.draw(st.lists(st.integers(-1, size + 1), min_size=len(held), max_size=len(held))))
+    most = data.draw(st.sampled_from([1 + size // 5, size + 1]))
+    counts = np.array(data.draw(st.lists(st.integers(-1, most), min_size=len(held), max_size=len(held))))
     firsts = np.cumsum(held) - held
     alone = [
         first + highest(values[first : first + own], count)

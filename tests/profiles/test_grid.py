@@ -43,6 +43,7 @@ def test_several_sizes_have_to_the_bit_what_each_has(
     assert fit.along_each(np.array(first), seconds, *others[1:]).tolist() == [
         fit.along(np.array(first), second, *others[1:]).tolist() for second in seconds.tolist()
     ]
+    assert fit.along_each(np.array(first), seconds[:0], *others[1:]).shape == (0, len(first))
 
 
 def linear(nodes: int, context: int, batch: int) -> float:

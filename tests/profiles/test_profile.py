@@ -82,6 +82,7 @@ def test_passes_over_trees_of_several_sizes_take_what_each_takes(batches: tuple[
         assert [each.tolist() for each in after if each is not None] == [
             [profile.verify(size, context, batch) for size in sizes.tolist()] for context in (10, 90, 90)
         ]
+        assert profile.verify_after(sizes, [], batch) == []
 
 
 def test_a_saved_profile_is_found_by_its_name() -> None:

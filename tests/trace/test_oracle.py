@@ -20,7 +20,7 @@ from talon_core.trace.asking import along_of, rows_of
 from talon_core.trace.columns import NO_ROW, Rows
 from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.methods import parse_method
-from talon_core.trace.oracle import Along, best_trees
+from talon_core.trace.oracle import Along, best_trees, fastest
 from talon_core.trace.replay import Method, Replay, Totals
 from talon_core.trace.run import replayed
 from talon_strategies import Match
@@ -107,11 +107,20 @@ def quickest(ranks: Sequence[tuple[int, ...]], costs: Costs, prompt: int, layer:
     return min(ways)
 
 
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=9), st.sampled_from([0.0, 2.0, 9.0, 30.0]))
-def test_no_choice_of_chains_is_faster_than_the_fastest(reaches: list[int], layer: float) -> None:
-    ranks = [(0,) * min(reach, len(reaches) - position - 1) for position, reach in enumerate(reaches)]
-    expected = quickest(ranks, Falling(), 7, layer) + Falling().read(7)
-    assert Along(ranks).fastest(Falling(), 7, layer) == pytest.approx(expected, rel=1e-12)
+@given(
+    st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=9), min_size=1, max_size=3),
+    st.sampled_from([0.0, 2.0, 9.0, 30.0]),
+)
+def test_no_choice_of_chains_is_faster_than_the_fastest(texts: list[list[int]], layer: float) -> None:
+    ranks = [
+        [(0,) * min(reach, len(reaches) - position - 1) for position, reach in enumerate(reaches)] for reaches in texts
+    ]
+    prompts = [7 + 4 * number for number in range(len(texts))]
+    expected = [
+        quickest(own, Falling(), prompt, layer) + Falling().read(prompt)
+        for own, prompt in zip(ranks, prompts, strict=True)
+    ]
+    assert fastest([*map(Along, ranks)], prompts, Falling(), layer) == pytest.approx(expected, rel=1e-12)
 
 
 class KnownToThree(Falling):
@@ -124,9 +133,12 @@ class KnownToThree(Falling):
 def test_where_nothing_is_known_of_large_trees_the_others_cost_what_they_do() -> None:
     short = [(1,), (1,), ()]
     expected = quickest(short, Falling(), 7, 1.0) + Falling().read(7)
-    assert Along(short).fastest(KnownToThree(), 7, 1.0) == expected
+    assert fastest([Along(short)], [7], KnownToThree(), 1.0) == [expected]
     # of the pass over five nodes, which leads to the end, nothing is known: it counts as free, and no other does
-    assert Along([(1,), (1, 2, 3, 4), (), (), (), ()]).fastest(KnownToThree(), 7, 1.0) > Falling().verify(1, 7)
+    long = Along([(1,), (1, 2, 3, 4), (), (), (), ()])
+    assert fastest([long], [7], KnownToThree(), 1.0)[0] > Falling().verify(1, 7)
+    # in any company
+    assert fastest([long, Along(short)], [7, 7], KnownToThree(), 1.0)[1] == expected
 
 
 def test_no_policy_is_faster_than_the_oracle_which_is_the_best_choice_of_chains() -> None:

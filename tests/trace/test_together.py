@@ -15,16 +15,18 @@ from talon_core.choices import Choices
 from talon_core.costs import Costs
 from talon_core.errors import PluginError
 from talon_core.forest import Forest, ForestCandidates
-from talon_core.forest_grower import ForestGrowth
+from talon_core.forest_grower import ForestGrowth, forest_grower
 from talon_core.forest_planner import AskedLayer, ForestPlanner, TreePlan
 from talon_core.plugins.registry import load_registry
 from talon_core.policy import TreePolicy
+from talon_core.profiles.store import find_profile
 from talon_core.rounds import Round
 from talon_core.testing.benchmarks import SHIPPED
 from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.methods import parse_method
 from talon_core.trace.replay import Method, Replay, Replayed, Totals
 from talon_core.trace.several import SeveralTexts
+from talon_core.trace.together import Together
 from talon_core.trace.trying import Trying, together
 from talon_core.tree import FloatArray, IntArray
 from talon_core.tree_arrays import totals
@@ -113,6 +115,15 @@ def all_same(found: tuple[Sequence[Replayed], Sequence[Replayed]]) -> bool:
 def test_the_rounds_are_those_of_each_text(spec: str, costs: Costs | None) -> None:
     shipped = read_trace(SHIPPED)
     assert all_same(both(shipped, parse_method(spec, shipped, registry()), costs))
+
+
+@pytest.mark.parametrize("spec", ["caddtree", "bastion"])
+def test_a_policy_that_knows_all_prices_already_asks_for_none(spec: str) -> None:
+    replay, texts = Replay(read_trace(SHIPPED), find_profile("h100-llama-3.1-8b"), timed=False), [*read_trace(SHIPPED)]
+    grower = forest_grower(replay.begun(parse_method(spec, replay.trace, registry()), texts[0]))
+    assert grower is not None
+    first, again = (Together(replay, grower, SeveralTexts(texts), None).totals() for _ in range(2))
+    assert first == again
 
 
 @pytest.mark.parametrize("settings", [FEW_ANSWERS, SAMPLED], ids=["few", "sampled"])
