@@ -277,7 +277,14 @@ class ForestCandidates:
         return found[highest_of_each(ranked.ravel()[found], held, counts)]
 
     def among_best(self, count: int) -> IntArray:
-        """What `best(count)` finds, in the order of the rectangle, which takes less time; shape `(chosen,)`, int64."""
+        """What `best` finds, in the order of the rectangle, which takes less time.
+
+        Args:
+            count: of each tree at most, at least 1.
+
+        Returns:
+            Indices into the flattened `(frontier, width)` rectangle, rising, shape `(chosen,)`, int64.
+        """
         found, held = self._by_tree(self.path_logp >= LOWEST)
         return found[among_highest(self.path_logp.ravel()[found], held, count)]
 

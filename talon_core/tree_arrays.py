@@ -71,7 +71,7 @@ def highest_of_each(values: FloatArray, held: IntArray, counts: IntArray) -> Int
 
 
 def _first_of_each(rows: FloatArray, held: IntArray, wanted: IntArray) -> IntArray:
-    """The places of the lowest numbers of each row, `wanted` of them, where `held` count, all behind each other."""
+    """The places, among the numbers of all groups, of the lowest of each row, lowest first: `wanted` of the `held`."""
     order = _sorted_rows(rows)
     order += (np.cumsum(held) - held)[:, None]
     found: IntArray = order[np.arange(rows.shape[1]) < wanted[:, None]]
@@ -95,16 +95,16 @@ def among_highest(values: FloatArray, held: IntArray, count: int) -> NDArray[np.
         values: as there, and so is `held`.
         count: how many of each group at most, at least 1.
     """
-    groups, most = len(held), int(held.max(initial=0))
-    if most <= count:
-        return np.ones(len(values), dtype=bool)
-    there = np.arange(most) < held[:, None]
-    rows = np.full((groups, most), np.inf)
-    rows[there] = -values
-    found = there & (rows <= np.partition(rows, count - 1, axis=1)[:, count - 1, None])
-    (tied,) = (found.sum(axis=1) > np.minimum(held, count)).nonzero()  # too many are as large as the last one
-    found[tied] = rows[tied].argsort(axis=1, kind="stable").argsort(axis=1) < count
-    return found[there]
+    found = np.ones(len(values), dtype=bool)
+    more = held > count  # all numbers of the others are found
+    if more.any():
+        asked, of = np.repeat(more, held), held[more]
+        rows = _side_by_side(values[asked], of)
+        good = rows <= np.partition(rows, count - 1, axis=1)[:, count - 1, None]
+        (tied,) = (good.sum(axis=1) > count).nonzero()  # too many are as large as the last one
+        good[tied] = rows[tied].argsort(axis=1, kind="stable").argsort(axis=1) < count
+        found[asked] = good[np.arange(rows.shape[1]) < of[:, None]]
+    return found
 
 
 def lowest_of_rows(rows: FloatArray, count: int) -> tuple[IntArray, FloatArray]:
@@ -142,7 +142,8 @@ def taken(rows: AnyArray, places: IntArray) -> AnyArray:
 
 
 MANY = 3
-"""As many times as many numbers as are wanted are sorted later than those that can be among the highest are found."""
+"""Where a group has more than so many times the numbers that are wanted, those that can be among them are found first
+and these alone are sorted."""
 
 SPARSE = 4
 """How many times as large as its numbers a rectangle of them may be that is sorted row by row."""

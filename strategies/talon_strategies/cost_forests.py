@@ -112,7 +112,8 @@ class CostAwareForests(CostAware, ForestGrower):
         if forest.layer == 0 or known is None:
             prices, contexts = self.forests.prices, forest.contexts.tolist()
             new = sorted({*contexts} - prices.keys())
-            prices.update(zip(new, self.prices(new), strict=True))
+            if new:
+                prices.update(zip(new, self.prices(new), strict=True))
             found = np.array([prices[context] for context in contexts])
             for oldest in [*islice(prices, max(0, len(prices) - KEPT))]:
                 del prices[oldest]

@@ -1,4 +1,4 @@
-"""Numbers as people write them; Python's own reading also takes `1_000`, and the digits of every script."""
+"""Numbers as people read and write them; Python's own reading takes `1_000`, and the digits of every script."""
 
 import math
 import re
@@ -18,6 +18,11 @@ LEAST_TEMPERATURE = 1e-30
 
 TEMPERATURES = f"0 (greedy), or a finite number of at least {LEAST_TEMPERATURE:g}"
 """What temperatures are."""
+
+
+def counted(number: int, noun: str) -> str:
+    """So many of something: "1 text", "2 texts"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def fault_of_temperature(value: float) -> str | None:

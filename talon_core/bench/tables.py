@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from talon_core.basics.numerals import counted
 from talon_core.bench.advice import advice, named
 from talon_core.bench.between import SideBySide
 from talon_core.bench.bootstrap import Interval
@@ -106,7 +107,7 @@ def _overall(comparison: Comparison) -> Sheet:
     told = "; hits: rounds that began with what was prepared" if ahead else ""
     equal = f"equal: outputs that are the same as with {PLAIN}"
     return Sheet(
-        f"{_counted(prompts, 'prompt')} of {_counted(len(comparison.sets), 'set')}; ratios to {comparison.baseline}",
+        f"{counted(prompts, 'prompt')} of {counted(len(comparison.sets), 'set')}; ratios to {comparison.baseline}",
         ["method", "tokens/s", "ratio", "MAT", *heads],
         rows,
         dim=frozenset(number for number, method in enumerate(comparison.all) if method == comparison.baseline),
@@ -262,7 +263,7 @@ def _differences(summaries: Mapping[str, Summary]) -> Iterator[tuple[str, str]]:
         if summary.lossless == MEASURED and summary.compared:
             many = len(summary.differences)
             result = f"differs from {PLAIN} on {many} of" if many else f"is equal to {PLAIN} on all"
-            yield f"{name} {result} {_counted(summary.compared, 'output')}", "yellow" if many else "dim"
+            yield f"{name} {result} {counted(summary.compared, 'output')}", "yellow" if many else "dim"
         for found in summary.differences[:DIFFERENCES]:
             gap = "" if found.logit_gap is None else f", where the two logits are {found.logit_gap:.2g} apart"
             yield (
@@ -291,7 +292,3 @@ def _percent(share: float | None, form: str) -> str:
 
 def _number(value: Any) -> str:
     return "-" if value is None else f"{value:.2f}"
-
-
-def _counted(number: int, one: str) -> str:
-    return f"{number} {one}{'' if number == 1 else 's'}"

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from talon_core.basics.numerals import counted
 from talon_core.basics.records import as_plain
 from talon_core.cli.streams import current
 from talon_core.rounds import Stats
@@ -45,11 +46,6 @@ def wide_stdout() -> Console:
 def stderr() -> Console:
     """A console for what is beside the answer."""
     return Console(stderr=True, highlight=False, markup=False)
-
-
-def counted(number: int, noun: str) -> str:
-    """So many of something: "1 text", "2 texts"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def note(text: str) -> None:
@@ -99,11 +95,11 @@ def summary(stats: Stats, finish_reason: str) -> list[str]:
     shares = "  ".join(f"{part} {100 * seconds / total:.0f}%" for part, seconds in seconds_of(stats).items())
     prepared = []
     if stats.hits + stats.misses:
-        rounds = _count(stats.hits + stats.misses, "round")
+        rounds = counted(stats.hits + stats.misses, "round")
         waited = 100 * stats.wait_seconds / total
         prepared = [f"prepared: {stats.hits} of {rounds} began with what was prepared; waited {waited:.0f}%"]
     return [
-        f"{_count(stats.new_tokens, 'token')} in {stats.seconds:.2f} s, {end.get(finish_reason, finish_reason)}: "
+        f"{counted(stats.new_tokens, 'token')} in {stats.seconds:.2f} s, {end.get(finish_reason, finish_reason)}: "
         f"{stats.tokens_per_second:.1f} tokens/s, {stats.mean_accepted_tokens:.2f} tokens per target pass",
         f"time: {shares}",
         *prepared,
@@ -121,7 +117,3 @@ def mark_claimed(policy: str, rule: str) -> None:
     command = shlex.join(["talon", "certify", "--policy", policy, "--rule", rule])
     text = f"CLAIMED: that this is the model's own text is a plugin's word, without a certificate; check it: {command}"
     stderr().print(text, style="bold yellow", soft_wrap=True)
-
-
-def _count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"

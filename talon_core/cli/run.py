@@ -120,20 +120,17 @@ def sentence(error: BaseException) -> str:
     if isinstance(error, USAGE_ERRORS):
         ctx = getattr(error, "ctx", None)
         hint = f" (see '{ctx.command_path} --help')" if ctx is not None else ""
-        said = one_line(error.format_message()).removesuffix(".")  # type: ignore[attr-defined]
-        about = getattr(getattr(error, "param", None), "help", None) if hasattr(error, "param_type") else None
-        return f"{said}{_what_is_missing(about)}{hint}"
+        said = one_line(error.format_message())  # type: ignore[attr-defined]
+        if type(error).__name__ == "MissingParameter":  # click's own or typer's copy of it
+            about = getattr(getattr(error, "param", None), "help", None)
+            said = f"{said.removesuffix('.')}: {one_line(about).removesuffix('.')}" if about else said
+        return f"{said}{hint}"
     if isinstance(error, OSError) and error.strerror:
         where = f": '{error.filename}'" if error.filename else ""
         return one_line(f"{error.strerror}{where}")
     if of_the_machine(error):
         return f"out of memory; a smaller model or a smaller budget needs less ({one_line(error)})"
     return one_line(error)
-
-
-def _what_is_missing(about: str | None) -> str:
-    """What the help says of an argument or an option, if anything, as the end of a sentence."""
-    return f": {one_line(about).removesuffix('.')}" if about else ""
 
 
 def _has_known_cause(error: BaseException) -> bool:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Column, Table
 
+from talon_core.basics.numerals import counted
 from talon_core.basics.paths import check_folder
 from talon_core.cli import options as opts
 from talon_core.cli.costs import costs_for
-from talon_core.cli.output import GOES_ON, counted, if_interrupted, note, print_json, wide_stdout
+from talon_core.cli.output import GOES_ON, if_interrupted, note, print_json, wide_stdout
 from talon_core.cli.progress import progress
 
 if TYPE_CHECKING:

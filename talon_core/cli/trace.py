@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Column, Table
 
+from talon_core.basics.numerals import counted
 from talon_core.basics.paths import check_folder
 from talon_core.bench.prompts import read_sets
 from talon_core.cli import options as opts
 from talon_core.cli.costs import costs_for
-from talon_core.cli.output import GOES_ON, counted, if_interrupted, note, print_json, wide_stdout
+from talon_core.cli.output import GOES_ON, if_interrupted, note, print_json, wide_stdout
 from talon_core.cli.progress import progress
 from talon_core.cli.simulate import simulate
 from talon_core.cli.sweep import sweep
@@ -155,9 +156,9 @@ def _record(
     planned = Trace(out, recorder.manifest())
     for method in parse_methods(methods, planned, registry):
         Replay(planned).check(method)  # before hours of recording
-    known = int(planned["target"]["vocab_size"])
-    if wanted.width > known:
-        note(f"--width is {wanted.width}; the vocabulary has {known} tokens, and so many are kept of each node at most")
+    vocab_size = int(planned["target"]["vocab_size"])
+    if wanted.width > vocab_size:
+        note(f"--width is {wanted.width}; no more than the vocabulary's {vocab_size} tokens are kept of each node")
     note(f"the trace of '{spec}' goes to '{out}'")
     with if_interrupted(GOES_ON.format(out)), progress("recording", "texts") as report:
         return recorder.run(out, report)

@@ -9,10 +9,11 @@ import typer
 from rich.table import Column, Table
 
 from talon_core.basics.kept import is_file, is_name
+from talon_core.basics.numerals import counted
 from talon_core.basics.paths import check_file, check_folder
 from talon_core.cli import options as opts
 from talon_core.cli.costs import costs_for
-from talon_core.cli.output import counted, if_interrupted, note, print_json, wide_stdout
+from talon_core.cli.output import if_interrupted, note, print_json, wide_stdout
 from talon_core.cli.progress import progress
 from talon_core.engine.ahead.place import check_usable, parse_place
 from talon_core.plugins.presets import KEPT, as_text, check_meaning, check_preset_name, save_preset

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
+from talon_core.basics.numerals import counted
 from talon_core.rounds import Round, Span
 
 LANES: Mapping[str, tuple[str, ...]] = {
@@ -157,7 +158,7 @@ class Timeline:
         tokens = sum(turn.tokens for turn in turns)
         target, drafter = self.busy(*LANES["target"]), self.busy(*LANES["drafter"])
         said = (
-            f"{_counted(len(turns), 'round')}, {_counted(tokens, 'token')} in {self.milliseconds:.1f} ms. The target "
+            f"{counted(len(turns), 'round')}, {counted(tokens, 'token')} in {self.milliseconds:.1f} ms. The target "
             f"was at work in {target:.0%} of the time and the drafter in {drafter:.0%}"
         )
         told = [turn.hit for turn in turns if turn.hit is not None]
@@ -165,7 +166,7 @@ class Timeline:
             return f"{said}, one after the other."
         waited = sum(turn.milliseconds("wait") for turn in turns) / self.milliseconds
         said += f", both at once in {self.at_once:.0%}; rounds waited for the drafter in {waited:.0%}."
-        return f"{said} {told.count(True)} of {_counted(len(told), 'round')} began with what was prepared."
+        return f"{said} {told.count(True)} of {counted(len(told), 'round')} began with what was prepared."
 
     def first(self, most: int) -> "Timeline":
         """The first rounds alone."""
@@ -246,7 +247,3 @@ def _covered(stretches: Iterable[tuple[float, float]]) -> float:
         total += max(0.0, end - max(start, reached))
         reached = max(reached, end)
     return total
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -320,6 +320,8 @@ def _check(text: TextTrace) -> None:
     ranks = text.ranks
     if ranks is None or len(ranks) != text.positions or min(map(min, filter(None, ranks)), default=0) < 0:
         raise ValueError(f"its ranks are not those of {text.positions} positions")
+    if any(len(own) >= left for own, left in zip(ranks, range(text.positions, 0, -1), strict=True)):
+        raise ValueError("its ranks lead beyond its end")
     if len(starts) != text.positions + 1 or starts[0] != 0 or starts[-1] != count or (np.diff(starts) < 0).any():
         raise ValueError(f"its rows are not those of {text.positions} positions")
     if (rows.above >= np.arange(count, dtype=rows.above.dtype)).any() or (rows.above < NO_ROW).any():

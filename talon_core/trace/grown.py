@@ -313,11 +313,11 @@ class Grown:
     def parts(self, tree: int, costs: Costs, context: int, untold: Untold, timed: bool) -> dict[str, float]:
         """What the parts of a round with a tree would take; `untold` and `timed` are those of `priced`."""
         nodes, _, new = self.numbers[tree]
-        return priced(costs, self._layers[tree], nodes, context, new, untold, timed)
+        return priced(costs, self._asked_sizes[tree], nodes, context, new, untold, timed)
 
     @cached_property
-    def _layers(self) -> list[list[tuple[int, int]]]:
-        """By tree, the frontier nodes and the width of each layer that it has asked for."""
+    def _asked_sizes(self) -> list[list[tuple[int, int]]]:
+        """By tree, the frontier nodes and the width of each layer that it has asked for, and of no other."""
         found: list[list[tuple[int, int]]] = [[] for _ in self.positions]
         for layer in self.layers:
             (trees,) = layer.sizes.nonzero()

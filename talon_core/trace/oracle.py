@@ -97,12 +97,14 @@ def fastest(texts: Sequence[Along], prompts: Sequence[int], costs: Costs, layer:
     counts = 1 + np.array([len(ranks) for text in texts for ranks in text.ranks])
     contexts = np.concatenate([prompt + np.arange(length) for prompt, length in zip(prompts, lengths, strict=True)])
     sizes, longest = np.arange(1, 1 + counts.max()), int(lengths.max())
-    beside = layer * (sizes - 1)
-    beside = beside + [(costs.accept(size) or 0.0) + (costs.commit(size) or 0.0) for size in sizes.tolist()]
+    ways = _passes(costs, sizes, counts, contexts)
+    ways += layer * (sizes - 1)
+    ways += [(costs.accept(size) or 0.0) + (costs.commit(size) or 0.0) for size in sizes.tolist()]
+    ways[sizes > counts[:, None]] = np.inf
     # all texts end at the last column, so that a chain of some nodes leads as many columns further on
     takes = np.full((len(texts), longest, len(sizes)), np.inf)
     there = np.arange(longest) >= longest - lengths[:, None]
-    takes[there] = np.where(sizes <= counts[:, None], beside + _passes(costs, sizes, counts, contexts), np.inf)
+    takes[there] = ways
     left = np.zeros((len(texts), longest + len(sizes)))  # seconds from each position on
     for position in reversed(range(longest)):
         left[:, position] = (takes[:, position] + left[:, position + 1 : position + 1 + len(sizes)]).min(axis=1)

@@ -240,7 +240,8 @@ class Recorder:
         rows = ranks = None
         laws: Mapping[str, Sequence[Any]] = {}
         if self._decoder is not None:
-            notes = self._notebook.notes = Notes(self.wanted.width, self.wanted.depth, self.wanted.laws)
+            width = min(self.wanted.width, self._decoder.target.vocab_size)
+            notes = self._notebook.notes = Notes(width, self.wanted.depth, self.wanted.laws)
             try:
                 self._along(self._decoder, request, new, notes)
             finally:

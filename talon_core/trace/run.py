@@ -164,7 +164,7 @@ def _with_fastest(
     if costs is None:
         return [[(totals, along, None) for totals, along in of_text] for of_text in done]
     prompts = [text.prompt_tokens for text in texts]
-    known, seconds = dict[tuple[tuple[int, ...], float], list[float]](), list[list[float]]()
+    known, by_method = dict[tuple[tuple[int, ...], float], list[float]](), list[list[float]]()
     for method, of_method in zip(methods, zip(*done, strict=True), strict=True):
         alongs = [along for _, along in of_method]
         asked_here = method.drafter is not None and replay.timed  # what it takes here may be next to nothing
@@ -172,11 +172,10 @@ def _with_fastest(
         question = tuple(map(id, alongs)), layer
         if question not in known:
             known[question] = fastest(alongs, prompts, costs, layer)
-        seconds.append(known[question])
-    by_text = zip(*seconds, strict=True)
+        by_method.append(known[question])
     return [
         [(*each, fewest) for each, fewest in zip(of_text, own, strict=True)]
-        for of_text, own in zip(done, by_text, strict=True)
+        for of_text, own in zip(done, zip(*by_method, strict=True), strict=True)
     ]
 
 

@@ -161,7 +161,7 @@ def test_what_the_trace_does_not_answer_is_told(record: Any, talon: Any, tmp_pat
 
 def test_a_width_beyond_the_vocabulary_is_told(record: Any, talon: Any, tmp_path: Path) -> None:
     wide, known = record("--width", "100000"), record("--width", "8", out=tmp_path / "other")
-    assert re.search(r"--width is 100000; the vocabulary has \d+ tokens, and so many are kept of each node", wide.err)
+    assert re.search(r"--width is 100000; no more than the vocabulary's \d+ tokens are kept of each node", wide.err)
     assert "--width" not in known.err
     tried = talon("trace", "replay", str(tmp_path / "out"), "talon:budget=8", "--json")
     assert tried.answer["methods"][0]["outside"] == 0

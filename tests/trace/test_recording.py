@@ -194,6 +194,11 @@ def with_passes_below_0(columns: Any) -> None:
     columns["passes"][:] = -3
 
 
+def with_ranks_beyond_the_end(columns: Any) -> None:
+    columns["reach"][-1] += 1
+    columns["ranks"] = np.append(columns["ranks"], columns["ranks"][-1:])
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -231,9 +236,18 @@ def test_numbers_that_were_changed_are_told_when_they_are_looked_at(
         replayed(trace, [parse_method(spec, trace, load_registry())])
 
 
-def test_passes_below_0_are_told_in_a_sentence(tiny: Any, recorded: Callable[..., Trace], tmp_path: Path) -> None:
-    trace = damaged(recorded(tiny), tmp_path, changed(with_passes_below_0))
-    with pytest.raises(ValueError, match="no text of a trace, or not a whole one: it has -3 draft passes of a layer"):
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (with_passes_below_0, "it has -3 draft passes of a layer"),
+        (with_ranks_beyond_the_end, "its ranks lead beyond its end"),
+    ],
+)
+def test_numbers_that_no_recording_writes_are_told_when_the_text_is_read(
+    tiny: Any, recorded: Callable[..., Trace], tmp_path: Path, change: Callable[[Any], None], what: str
+) -> None:
+    trace = damaged(recorded(tiny), tmp_path, changed(change))
+    with pytest.raises(ValueError, match=f"no text of a trace, or not a whole one: {what}"):
         list(trace)
 
 
