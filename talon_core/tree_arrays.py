@@ -137,7 +137,7 @@ def taken(rows: AnyArray, places: IntArray) -> AnyArray:
         rows: shape `(rows, width)`.
         places: in each of them, shape `(rows, places)`.
     """
-    found: Any = rows.ravel().take(places + np.arange(0, rows.size, rows.shape[1])[:, None])
+    found: Any = rows.ravel().take(places + rows.shape[1] * np.arange(len(rows))[:, None])
     return found  # type: ignore[no-any-return]
 
 
@@ -153,7 +153,7 @@ def _sorted_rows(rows: FloatArray) -> IntArray:
     """`rows.argsort(axis=1, kind="stable")`; numbers that are the same are few, or infinite."""
     # to sort them in a stable way takes many times as long
     order = rows.argsort(axis=1)
-    ranked = np.take_along_axis(rows, order, axis=1)
+    ranked = taken(rows, order)
     (again,) = ((ranked[:, 1:] == ranked[:, :-1]) & (ranked[:, 1:] < np.inf)).any(axis=1).nonzero()
     order[again] = rows[again].argsort(axis=1, kind="stable")
     return order

@@ -81,8 +81,18 @@ class Fit:
 
         For a fit of two axes or more.
         """
-        lines = np.array([self._line(size, *others) for size in second.tolist()]).reshape(-1, len(self._first))
-        return self._on_lines(lines, first)
+        values, (axis, *more) = self.seconds, self.axes[1:]
+        for other, size in zip(reversed(more), reversed(others), strict=True):
+            values = _between(values, *_step(other, size))
+        if len(axis) == 1:
+            lines = np.repeat(values, len(second), axis=1)
+        else:
+            place = np.clip(np.array(axis).searchsorted(second, side="right") - 1, 0, len(axis) - 2)
+            start, end = (np.array(axis)[each] for each in (place, place + 1))
+            low = values[:, place]
+            lines = np.maximum(low + (second - start) / (end - start) * (values[:, place + 1] - low), 0.0)
+            lines = np.maximum.accumulate(lines, axis=0)
+        return self._on_lines(lines.T, first)
 
     def _on_lines(self, lines: FloatArray, first: FloatArray) -> FloatArray:
         """Seconds at sizes of the first axis, by some lines along it, shape `(..., sizes)`."""
@@ -99,11 +109,7 @@ class Fit:
         """Seconds along the first axis, where the others have these sizes."""
         values = self.seconds
         for axis, size in zip(reversed(self.axes[1:]), reversed(others), strict=True):
-            place, share = _step(axis, size)
-            low = values[..., place]
-            values = low if share is None else np.maximum(low + share * (values[..., place + 1] - low), 0.0)
-            for along in range(values.ndim):  # two steps that go on beyond the grid may cross
-                values = np.maximum.accumulate(values, axis=along)
+            values = _between(values, *_step(axis, size))
         return [float(value) for value in values]
 
 
@@ -113,6 +119,15 @@ def _step(axis: Sizes, size: float) -> tuple[int, float | None]:
         return 0, None
     place = min(max(bisect_right(axis, size) - 1, 0), len(axis) - 2)
     return place, (size - axis[place]) / (axis[place + 1] - axis[place])
+
+
+def _between(values: FloatArray, place: int, share: float | None) -> FloatArray:
+    """What rises along every axis where the last one, which is gone then, has a size on a step; see `_step`."""
+    low = values[..., place]
+    found: FloatArray = low if share is None else np.maximum(low + share * (values[..., place + 1] - low), 0.0)
+    for along in range(found.ndim):  # two steps that go on beyond the grid may cross
+        found = np.maximum.accumulate(found, axis=along)
+    return found
 
 
 def _on(axis: Sizes, size: float, line: list[float]) -> float:

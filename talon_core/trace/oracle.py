@@ -3,7 +3,6 @@
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 
 import attrs
 import numpy as np
@@ -65,11 +64,11 @@ class Along:
         """
         end = len(self.ranks)
         # a position is reached with no more passes than one behind it, so each pass may go as far as any so far could
-        ahead = [position + min(len(ranks) + 1, nodes) for position, ranks in enumerate(self.ranks)]
-        farthest = [*accumulate(ahead, max)]
+        ahead = np.arange(end) + np.minimum(1 + np.fromiter(map(len, self.ranks), np.int64, end), nodes)
+        farthest = np.maximum.accumulate(ahead).astype(np.int64).tolist()
         position = passes = 0
         while position < end:
-            position = int(farthest[position])
+            position = farthest[position]
             passes += 1
         return passes
 

@@ -10,7 +10,7 @@ from talon_core.drafter import DrafterSpec
 from talon_core.rounds import Span
 from talon_core.runtime.staging import MANY_PENDING
 from talon_core.trace.columns import TextTrace
-from talon_core.tree_arrays import FloatArray, IntArray
+from talon_core.tree_arrays import FloatArray, IntArray, distinct
 
 
 @attrs.frozen(eq=False)
@@ -97,6 +97,7 @@ def priced(
     new: int,
     untold: Untold,
     timed: bool = False,
+    verify: float | None = None,
 ) -> dict[str, float]:
     """Seconds of a round's parts by the costs.
 
@@ -108,12 +109,17 @@ def priced(
         new: that it emitted.
         untold: before the round. The drafter hears of it where a layer is drafted; what was emitted is added to it.
         timed: the policy's own time is measured, and not by the costs.
+        verify: seconds of the target's pass, where somebody knows them already.
     """
     draft = sum(costs.draft(*size) or 0.0 for size in layers)
     draft += untold.heard(costs) if layers else 0.0
     untold.new += new
     policy = 0.0 if timed else priced_policy(costs, len(layers))
-    return {"draft": draft, **priced_target(costs, nodes, context, new), **({"policy": policy} if policy else {})}
+    return {
+        "draft": draft,
+        **priced_target(costs, nodes, context, new, verify),
+        **({"policy": policy} if policy else {}),
+    }
 
 
 def priced_policy(costs: Costs, layers: int) -> float:
@@ -130,13 +136,33 @@ def priced_policy(costs: Costs, layers: int) -> float:
     return more + layers * (costs.beside_layer() or 0.0)
 
 
-def priced_target(costs: Costs, nodes: int, context: int, new: int) -> dict[str, float]:
+def priced_target(costs: Costs, nodes: int, context: int, new: int, verify: float | None = None) -> dict[str, float]:
     """Seconds of a round's parts besides the drafter's and the policy's, see `priced`."""
     return {
-        "verify": costs.verify(nodes, context) or 0.0,
+        "verify": (costs.verify(nodes, context) or 0.0) if verify is None else verify,
         "accept": costs.accept(nodes) or 0.0,
         "commit": costs.commit(new) or 0.0,
     }
+
+
+def verify_seconds(costs: Costs, nodes: IntArray, contexts: IntArray) -> list[float]:
+    """Seconds of the target's pass in each of some rounds, 0 where nothing is known of it.
+
+    Args:
+        costs: what passes take.
+        nodes: of the trees, shape `(rounds,)`.
+        contexts: committed tokens before the rounds, likewise.
+    """
+    sizes, lengths = distinct(nodes), distinct(contexts)
+    told = costs.verify_after(sizes, lengths.tolist())
+    places = zip(lengths.searchsorted(contexts).tolist(), sizes.searchsorted(nodes).tolist(), strict=True)
+    rows = [None if row is None else row.tolist() for row in told]
+    return [
+        (costs.verify(size, context) or 0.0) if row is None else row[place]  # of other trees nothing is known, perhaps
+        for (row, place), size, context in zip(
+            ((rows[length], place) for length, place in places), nodes.tolist(), contexts.tolist(), strict=True
+        )
+    ]
 
 
 def behind(parts: Mapping[str, float], at: float) -> list[Span]:

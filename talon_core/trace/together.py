@@ -1,7 +1,8 @@
 """A policy on several texts of a trace at once: trees at many of their positions grow together."""
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from functools import cached_property
+from itertools import islice, pairwise
 
 import attrs
 import numpy as np
@@ -16,7 +17,7 @@ from talon_core.forest_learner import ForestLearner, ForestRound, LearningForest
 from talon_core.forest_planner import ForestPlanner, RoundCounts, TreePlan, counting_planner, forest_planner, plan_of
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.grown import Grown
-from talon_core.trace.prices import Untold, behind, seconds_behind, seconds_of
+from talon_core.trace.prices import Untold, behind, seconds_behind, seconds_of, verify_seconds
 from talon_core.trace.replay import Method, Replay, Replayed, Totals
 from talon_core.trace.several import SeveralTexts
 from talon_core.tree import IntArray
@@ -82,16 +83,23 @@ class _Growing:
 
     def _parts(self, number: int) -> list[dict[str, float]]:
         """What the parts of each round of a text would take; nothing where no costs are known."""
-        text, costs = self._texts.texts[number], self._replay.costs
-        begins = self._begins[number].tolist()
+        text, costs, begins = self._texts.texts[number], self._replay.costs, self._begins[number]
         if costs is None:
             return [{}] * len(begins)
-        found, untold = [], Untold(text.prompt_tokens)
-        for position in begins:
-            which, tree = self._where[position].tolist()
-            context = text.prompt_tokens + position - begins[0]
-            found.append(self._grown[which].parts(tree, costs, context, untold, self._replay.timed))
-        return found
+        untold, timed = Untold(text.prompt_tokens), self._replay.timed
+        places, contexts = self._where[begins].tolist(), self._contexts[begins].tolist()
+        return [
+            self._grown[which].parts(tree, costs, context, untold, timed, verify)
+            for (which, tree), context, verify in zip(places, contexts, self._verifying[number], strict=True)
+        ]
+
+    @cached_property
+    def _verifying(self) -> list[list[float]]:
+        """Seconds of the target's pass in each round, by text, where costs are known."""
+        costs, begins = self._replay.costs, np.concatenate(self._begins)
+        assert costs is not None
+        seconds = iter(verify_seconds(costs, self._at("sizes")[begins], self._contexts[begins]))
+        return [[*islice(seconds, len(own))] for own in self._begins]
 
     def _seconds(self, number: int) -> float | None:
         if self._replay.costs is None:

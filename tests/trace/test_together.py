@@ -19,7 +19,6 @@ from talon_core.forest_grower import ForestGrowth, forest_grower
 from talon_core.forest_planner import AskedLayer, ForestPlanner, TreePlan
 from talon_core.plugins.registry import load_registry
 from talon_core.policy import TreePolicy
-from talon_core.profiles.profile import Profile
 from talon_core.profiles.store import find_profile
 from talon_core.rounds import Round
 from talon_core.testing.benchmarks import SHIPPED
@@ -32,6 +31,7 @@ from talon_core.trace.trying import Trying, together
 from talon_core.tree import FloatArray, IntArray
 from talon_core.tree_arrays import totals
 from talon_strategies import Eagle2, Match, SpecDecPlusPlus, StaticTree, Talon, TalonCost, Taps
+from talon_strategies.cost_aware import CostAware
 from talon_strategies.talon_cost_forests import TalonCostForest
 from talon_tests.prices import PricesByLength
 
@@ -124,7 +124,7 @@ def test_a_policy_that_knows_all_prices_already_asks_for_none(spec: str, monkeyp
     grower = forest_grower(replay.begun(parse_method(spec, replay.trace, registry()), texts[0]))
     assert grower is not None
     first = Together(replay, grower, SeveralTexts(texts), None).totals()
-    monkeypatch.setattr(Profile, "verify_after", None)
+    monkeypatch.setattr(CostAware, "prices", None)
     assert Together(replay, grower, SeveralTexts(texts), None).totals() == first
 
 
