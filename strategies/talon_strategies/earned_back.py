@@ -3,10 +3,10 @@
 import attrs
 
 ENOUGH = 16
-"""Rounds with a draft, of all texts, before their gain is trusted."""
+"""Rounds in texts that were drafted for before their gain is trusted."""
 
-MEMORY = 0.99
-"""What a round's tokens and seconds still count for after the next one."""
+MEMORY = 0.9
+"""What a text still counts for after the next one: what texts gain differs by far more than what they cost to try."""
 
 CREDIT = 32.0
 """What readings may lose in vain, in passes of plain decoding, before anything was gained."""
@@ -16,16 +16,13 @@ PAUSES = (1, 64)
 
 
 @attrs.define(eq=False)
-class EarnedBack:
-    """What is known of drafting over all texts of a machine, and the account that readings are paid from.
+class Alike:
+    """What is known of texts whose drafter has about as much to read, and that are drafted for.
 
     Attributes:
-        tokens: of the latest rounds in texts that are drafted for; the later a round was, the more it counts.
-        passes: what these rounds took, in passes of plain decoding, without readings.
-        rounds: how many there were.
-        credit: what readings may lose now, in passes of plain decoding.
-        texts: how many were begun.
-        emitted: their tokens.
+        tokens: of the latest ones; the later a text was, the more it counts.
+        passes: what these took, in passes of plain decoding, without readings.
+        rounds: how many they had.
         pause: texts that are left out between two that are tried; 0 where drafting pays.
         left: those of them that are left.
     """
@@ -33,46 +30,75 @@ class EarnedBack:
     tokens: float = 0.0
     passes: float = 0.0
     rounds: int = 0
-    credit: float = CREDIT
-    texts: int = 0
-    emitted: int = 0
     pause: int = 0
     left: int = 0
 
-    def begins(self, debt: float, most_new: int) -> bool:
-        """Whether a text is drafted for; what that takes before is paid if it is.
+    @property
+    def gain(self) -> float | None:
+        """Passes of plain decoding that drafting saves a token; None before enough is known."""
+        return 1.0 - self.passes / self.tokens if self.rounds >= ENOUGH else None
+
+    def is_left_out(self) -> bool:
+        """Whether the next text is not tried, where drafting does not pay."""
+        if self.left:
+            self.left -= 1
+            return True
+        self.left = self.pause = min(max(2 * self.pause, PAUSES[0]), PAUSES[1])
+        return False
+
+
+@attrs.define(eq=False)
+class EarnedBack:
+    """What is known of drafting over all texts of a machine, and the account that readings are paid from.
+
+    Long texts are told from short ones, by the power of two that their drafters have to read: more has to be earned
+    back where more is read, and what is asked of a long text, a summary perhaps, is often of another kind.
+
+    Attributes:
+        credit: what readings may lose now, in passes of plain decoding.
+        texts: how many were begun.
+        emitted: their tokens.
+        by_length: what is known of texts that are alike, by the length in bits of the tokens that are read first.
+    """
+
+    credit: float = CREDIT
+    texts: int = 0
+    emitted: int = 0
+    by_length: dict[int, Alike] = attrs.field(factory=dict)
+
+    def begun(self, debt: float, unread: int, most_new: int) -> Alike | None:
+        """What is known of texts like one that is drafted for, which pays for it; None where nothing is drafted.
 
         Args:
             debt: what the drafter has to read first, in passes of plain decoding.
+            unread: the same in tokens.
             most_new: tokens that the text may still have.
         """
-        if debt <= 0.0:
-            return True
-        if self.rounds >= ENOUGH:
-            new = min(most_new, self.emitted / self.texts)
-            if new * (1.0 - self.passes / self.tokens) >= debt:
-                self.left = self.pause = 0
-            elif self.left:
-                self.left -= 1
-                return False
-            else:
-                self.left = self.pause = min(max(2 * self.pause, PAUSES[0]), PAUSES[1])
-        if debt > self.credit:
-            return False
-        self.credit -= debt
-        return True
+        alike = self.by_length.setdefault(unread.bit_length(), Alike())
+        if debt > 0.0:
+            gain = alike.gain
+            if gain is not None:
+                if min(most_new, self.emitted / self.texts) * gain >= debt:
+                    alike.left = alike.pause = 0
+                elif alike.is_left_out():
+                    return None
+            if debt > self.credit:
+                return None
+            self.credit -= debt
+        alike.tokens, alike.passes = MEMORY * alike.tokens, MEMORY * alike.passes
+        return alike
 
-    def went(self, tokens: int, passes: float, drafted_for: bool, share: float) -> None:
+    def went(self, tokens: int, passes: float, alike: Alike | None, share: float) -> None:
         """A round is over.
 
         Args:
             tokens: that it has emitted.
             passes: that it took, in passes of plain decoding.
-            drafted_for: whether drafts are made in its text.
+            alike: as `begun` has given it for its text.
             share: of the time of plain decoding that may be lost.
         """
         self.emitted += tokens
         self.credit += (1.0 + share) * tokens - passes
-        if drafted_for:
-            self.tokens, self.passes = MEMORY * self.tokens + tokens, MEMORY * self.passes + passes
-            self.rounds += 1
+        if alike is not None:
+            alike.tokens, alike.passes = alike.tokens + tokens, alike.passes + passes
+            alike.rounds += 1

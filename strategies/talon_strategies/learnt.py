@@ -5,7 +5,7 @@ import numpy as np
 
 from talon_core.tree import FloatArray
 from talon_strategies.calibration import Calibration
-from talon_strategies.earned_back import EarnedBack
+from talon_strategies.earned_back import Alike, EarnedBack
 from talon_strategies.following import Following
 
 WIDTH, WIDEST = 10, 32
@@ -43,7 +43,8 @@ class Learnt:
         width: candidates of each node that are looked at.
         layers: of this round: what is to be learnt of each, see `Following.learn`.
         following: what has followed nodes.
-        tokens: expected of the latest rounds with a draft; the later a round was, the more it counts.
+        tokens: of the latest rounds with a draft, expected or emitted, whichever are more; the later a round was, the
+            more it counts.
         passes: what these rounds took, in passes of plain decoding.
         drafted: how many there were.
         pause: rounds of plain decoding that were decided on last; 0 where drafting paid.
@@ -54,6 +55,7 @@ class Learnt:
         catching_up: seconds that this takes in this round, where they count as what is lost in this text.
         most_new: tokens that the text may have.
         begun: whether the text is drafted for; None before that is decided.
+        alike: what is known of texts like it, where it is.
         others: what other texts of the machine have taught.
     """
 
@@ -77,6 +79,7 @@ class Learnt:
     catching_up: float = 0.0
     most_new: int = 1
     begun: bool | None = None
+    alike: Alike | None = None
     others: EarnedBack = attrs.field(factory=EarnedBack)
 
     def paid(self, tokens: int, passes: float) -> None:
@@ -87,7 +90,7 @@ class Learnt:
             passes: that it took, in passes of plain decoding.
         """
         self.credit = min(self.credit + (1.0 + SHARE) * tokens - passes, CREDIT[1])
-        self.others.went(tokens, passes, bool(self.begun), SHARE)
+        self.others.went(tokens, passes, self.alike, SHARE)
 
     def went(self, tokens: float, passes: float) -> None:
         """A round with a draft is over: decide whether others follow."""

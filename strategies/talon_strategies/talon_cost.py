@@ -32,8 +32,8 @@ class TalonCost(CostAware, ForestLearner):
     what the pass takes on this machine at this length of the text, and what rounds and their layers take besides
     (`Costs.besides`, `Costs.beside_layer`).
 
-    lambda is what a second is worth: the tokens a second that were expected of the latest rounds, or those of plain
-    decoding if these are more. Tokens by seconds of a whole text are highest where each round, and each part of it, is
+    lambda is what a second is worth: the tokens a second of the latest rounds, or those of plain decoding if these are
+    more. Tokens by seconds of a whole text are highest where each round, and each part of it, is
     held against that rate and not against its own (Dinkelbach, Management Science 13, 1967): a round of a hard place
     must not look for more nodes because it is slow anyway, nor one of an easy place stop early because it is fast.
 
@@ -42,9 +42,10 @@ class TalonCost(CostAware, ForestLearner):
     is more than lambda times what the layer takes with so many rows. In a full tree a node costs what the least likely
     one is worth, whose place it takes.
 
-    A draft can turn out to be worth no node, and has cost its layers. Where the expected tokens of the latest rounds
-    did not pay for those, rounds of plain decoding follow, in which the drafter is not asked: 4 at first, and twice as
-    many after each round with a draft that did not help.
+    A draft can turn out to be worth no node, and has cost its layers. Where the latest rounds did not pay for those,
+    rounds of plain decoding follow, in which the drafter is not asked: 4 at first, and twice as many after each round
+    with a draft that did not help. Of a round those tokens count that were expected or that came, whichever are more:
+    a drafter is often better than it says before its probabilities are calibrated.
 
     What is expected may be wrong, so there is a second account, of the tokens that rounds have really emitted (the idea
     is that of Conservative Bandits, Wu et al., ICML 2016). By the prices, a text takes at most 1 / 0.98 of the time of
@@ -55,9 +56,10 @@ class TalonCost(CostAware, ForestLearner):
 
     A drafter may first have to read the text (`Costs.catch_up`): the prompt, when it is asked for the first time, and
     what came while drafting paused. The latter counts as what the draft loses. The prompt is read where that is earned
-    back in as many tokens as other texts had, and this one may have, at what drafts have gained in those
-    (`EarnedBack`). Where they have gained too little it is tried ever less often: in each second text at first, in each
-    65th at last. All texts together pay for it, from 32 passes and what they have gained, and never more.
+    back in as many tokens as other texts had, and this one may have, at what drafts have gained in those with prompts
+    about as long (`EarnedBack`). Where they have gained too little it is tried ever less often: in each second such
+    text at first, in each 65th at last. All texts together pay for it, from 32 passes and what they have gained, and
+    never more.
 
     While nothing is known of passes, a node is taken to cost a twentieth and a layer a tenth of a pass over the root.
     All this is ours, and there is nothing to tune: `budget` and `depth` bound the memory that a round may need.
@@ -103,7 +105,8 @@ class TalonCost(CostAware, ForestLearner):
         seconds = (known.costs.catch_up(learnt.unread) or 0.0) if learnt.unread else 0.0
         learnt.catching_up = seconds
         if learnt.begun is None:
-            learnt.begun = learnt.others.begins(seconds / known.plain, learnt.most_new)
+            learnt.alike = learnt.others.begun(seconds / known.plain, learnt.unread, learnt.most_new)
+            learnt.begun = learnt.alike is not None
             learnt.catching_up = 0.0  # all texts pay
         return learnt.begun
 
@@ -271,6 +274,6 @@ class TalonCost(CostAware, ForestLearner):
             return
         passes = float((known.drafting[-1] + known.verifying[nodes - 1]) / known.plain)
         learnt.paid(new, passes + read / float(known.plain))
-        learnt.went(expected, passes)
+        learnt.went(max(expected, new), passes)
         learnt.width = self.looked_at()
         known.drafting = []

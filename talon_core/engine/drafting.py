@@ -56,6 +56,7 @@ class Wanted:
         context: its committed tokens.
         grower: the policy where it can be asked together with others, as `checked_grower` says; None where not.
         sources: how many `Drafter.sources` there are for the policy to choose from.
+        unheard: tokens that were committed since the drafter was last asked.
     """
 
     slot: int
@@ -66,6 +67,7 @@ class Wanted:
     context: int = 1
     grower: Together | None = None
     sources: int = 0
+    unheard: int = 0
 
 
 def draft_trees(
@@ -99,6 +101,7 @@ def draft_trees(
                 sources[tree.slot] = checked_source(tree.policy, tree.sources)
                 growing[tree.slot] = Growing(tree.policy, tree.root, tree.limits, now)
     choices = {tree.slot: tree.choices for tree in wanted}
+    pauses = any(tree.unheard > FEW_UNHEARD for tree in wanted)
     passes = 0
     layers: dict[int, list[Span]] = {tree.slot: [] for tree in wanted}  # of the drafter
     while True:
@@ -124,7 +127,8 @@ def draft_trees(
             continue
         layer = Span("draft", started, now())
         passes += proposed.draft_passes
-        _measure(measured, asked, proposed, layer.seconds, offers.is_a_layer)
+        _measure(measured, asked, proposed, layer.seconds, offers.is_a_layer and not pauses)
+        pauses = False
         for one in asked:
             layers[one.slot].append(layer)
         for one, candidates in zip(asked[:alone], proposed.candidates, strict=False):
@@ -151,6 +155,10 @@ def draft_trees(
                     drafted[slot] = Drafted(finished, whole, passes, (*layers[slot], *group.spans))
     return drafted
 
+
+FEW_UNHEARD = 4
+"""Tokens that a drafter learns of with a round's first layer. With more of them, as after a pause, it is no layer like
+others: whoever takes its time for theirs finds that drafting does not pay, and pauses the more."""
 
 NO_DRAWS: Mapping[int, Drawn] = {}
 

@@ -50,6 +50,7 @@ class Sequence:
         policy_choices: the randomness of its policy, which tells nothing of what its rule will draw.
         shared: what an allocator has learnt of its text.
         read: tokens of the prompt that were read; the last one never is, as it is the first root.
+        drafted_at: its length when its drafter was last asked, or before its first round.
     """
 
     policy: TreePolicy
@@ -73,6 +74,7 @@ class Sequence:
         self.handed_in = False
         self.has_begun = False
         self.read = 0
+        self.drafted_at = len(request.ids)
         self.shared: dict[str, Any] = {}
         self._begun_at = 0.0
         self._budgets: tuple[int, int] | None = None  # of the policy, when it began

@@ -160,10 +160,14 @@ class Stages:
                 if slot in layers:
                     limits = attrs.evolve(limits, max_depth=min(limits.max_depth, layers[slot]))
                 sources = len(parts.sources)
-                own = one.policy_choices, one.length, one.grower, sources
+                own = one.policy_choices, one.length, one.grower, sources, one.length - one.drafted_at
                 wanted.append(Wanted(slot, one.policy, one.root, limits, *own))
         parts.preparations.drafting(wanted)
-        return draft_trees(wanted, parts.offers, self._faults, self._measured, self._now)
+        drafted = draft_trees(wanted, parts.offers, self._faults, self._measured, self._now)
+        for slot, tree in drafted.items():
+            if tree.spans and tree.spans[0].part == "draft":
+                self._sequences[slot].drafted_at = self._sequences[slot].length
+        return drafted
 
     def _allocated(self, drafted: dict[int, Drafted]) -> dict[int, Drafted]:
         """What was drafted, with the trees as they are verified."""

@@ -13,7 +13,7 @@ from talon_core.costs import MeasuredCosts
 from talon_core.drafter import Proposed, Reading
 from talon_core.drawn import Drawn, without
 from talon_core.engine.checked_policy import checked_budget
-from talon_core.engine.drafting import DraftLimits, Wanted, draft_tree, draft_trees
+from talon_core.engine.drafting import FEW_UNHEARD, DraftLimits, Wanted, draft_tree, draft_trees
 from talon_core.engine.faults import Faults
 from talon_core.engine.offers import Offers
 from talon_core.errors import PluginError
@@ -644,6 +644,15 @@ def test_each_layer_is_measured_once_for_all_rows_by_the_clock_that_is_given():
     assert told.layers == [(2, 3, 5), (2, 3, 5), (2, 3, 5)]  # the first tree is full after one layer
     spans = {slot: [span for span in one.spans if span.part == "draft"] for slot, one in drafted.items()}
     assert {slot: [span.seconds for span in own] for slot, own in spans.items()} == {0: [5], 1: [5, 5, 5]}
+
+
+@pytest.mark.parametrize(("unheard", "layers"), [(FEW_UNHEARD, 3), (FEW_UNHEARD + 1, 2)])
+def test_a_layer_with_which_the_drafter_hears_of_much_is_not_taken_for_one_like_others(unheard, layers):
+    told = Told()
+    trees = [attrs.evolve(wanted(1, Policy(budget=7)), unheard=unheard)]
+    (drafted,) = draft_trees(trees, Offers(DRAFTER), Faults(), told).values()
+    assert sum(span.part == "draft" for span in drafted.spans) == 3
+    assert len(told.layers) == layers
 
 
 @attrs.frozen(eq=False)

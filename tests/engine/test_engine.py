@@ -9,6 +9,7 @@ import pytest
 
 from talon_core import AcceptanceRule, Engine, Growth, PluginError, Request, TableTarget, TokenTree, TreePolicy
 from talon_core.choices import SeededChoices
+from talon_core.costs import MeasuredCosts
 from talon_core.engine.drafting import TOGETHER
 from talon_core.engine.generation import Batch
 from talon_core.engine.slots import Seat, Slots
@@ -69,6 +70,34 @@ def test_a_step_gives_every_running_sequence_a_round_and_the_next_takes_a_free_s
     assert [len(one.token_ids) for one in sequences] == lengths
     assert target.verified == [[0, 1]] * 5  # the third took the slot of the first in the step after
     assert own.step() == {}
+
+
+@attrs.frozen
+class Pausing(Chain):
+    """Asks for a draft in one round of so many."""
+
+    name = "pausing"
+    every: int = 1
+    seen: list = attrs.field(factory=list, eq=False)
+
+    def width(self, tree):
+        return super().width(tree) if len(self.seen) % self.every == 0 else 0
+
+    def observe(self, round_):
+        self.seen.append(len(round_.tree) > 1)
+
+
+@pytest.mark.parametrize(("every", "measured"), [(1, 12), (3, 4), (6, 1)])
+def test_what_the_drafter_takes_behind_a_pause_is_not_measured_as_a_layer(monkeypatch, every, measured):
+    layers = []
+    monkeypatch.setattr(MeasuredCosts, "drafted", lambda _, *layer: layers.append(layer))
+    policy = Pausing(length=1, every=every)
+    own = engine(policy, drafter=TableDrafter([[0.0, 0.0, 1.0]]), target=TableTarget(np.eye(3)[[1, 0, 0]] * 50))
+    sequence = own.submit(request(14))
+    for _ in range(12):
+        own.step([sequence])
+    assert sum(policy.seen) == -(-12 // every)
+    assert len(layers) == measured
 
 
 def test_only_those_that_are_named_take_part():
