@@ -6,7 +6,8 @@ ENOUGH = 16
 """Rounds in texts that were drafted for before their gain is trusted."""
 
 MEMORY = 0.9
-"""What a text still counts for after the next one: what texts gain differs by far more than what they cost to try."""
+"""What a text still counts for after another one of usual length. What texts gain differs by far more than what it
+costs to try them."""
 
 CREDIT = 32.0
 """What readings may lose in vain, in passes of plain decoding, before anything was gained."""
@@ -38,8 +39,8 @@ class Alike:
         """Passes of plain decoding that drafting saves a token; None before enough is known."""
         return 1.0 - self.passes / self.tokens if self.rounds >= ENOUGH else None
 
-    def is_left_out(self) -> bool:
-        """Whether the next text is not tried, where drafting does not pay."""
+    def leave_out(self) -> bool:
+        """Whether the next text is not tried, where drafting does not pay; ever more are not."""
         if self.left:
             self.left -= 1
             return True
@@ -56,9 +57,9 @@ class EarnedBack:
 
     Attributes:
         credit: what readings may lose now, in passes of plain decoding.
-        texts: how many were begun.
+        texts: how many have had a round.
         emitted: their tokens.
-        by_length: what is known of texts that are alike, by the length in bits of the tokens that are read first.
+        by_length: what is known of texts that are alike, by the bit length of how many tokens are read first.
     """
 
     credit: float = CREDIT
@@ -80,19 +81,18 @@ class EarnedBack:
             if gain is not None:
                 if min(most_new, self.emitted / self.texts) * gain >= debt:
                     alike.left = alike.pause = 0
-                elif alike.is_left_out():
+                elif alike.leave_out():
                     return None
             if debt > self.credit:
                 return None
             self.credit -= debt
-        alike.tokens, alike.passes = MEMORY * alike.tokens, MEMORY * alike.passes
         return alike
 
     def went(self, tokens: int, passes: float, alike: Alike | None, share: float) -> None:
-        """A round is over.
+        """A round is over; its text is among `texts`.
 
         Args:
-            tokens: that it has emitted.
+            tokens: that it has emitted, at least 1.
             passes: that it took, in passes of plain decoding.
             alike: as `begun` has given it for its text.
             share: of the time of plain decoding that may be lost.
@@ -100,5 +100,6 @@ class EarnedBack:
         self.emitted += tokens
         self.credit += (1.0 + share) * tokens - passes
         if alike is not None:
-            alike.tokens, alike.passes = alike.tokens + tokens, alike.passes + passes
+            kept = MEMORY ** (tokens * self.texts / self.emitted)
+            alike.tokens, alike.passes = kept * alike.tokens + tokens, kept * alike.passes + passes
             alike.rounds += 1

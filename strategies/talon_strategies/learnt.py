@@ -43,8 +43,9 @@ class Learnt:
         width: candidates of each node that are looked at.
         layers: of this round: what is to be learnt of each, see `Following.learn`.
         following: what has followed nodes.
-        tokens: of the latest rounds with a draft, expected or emitted, whichever are more; the later a round was, the
-            more it counts.
+        new: its tokens.
+        tokens: expected of the latest rounds with a draft; the later a round was, the more it counts.
+        emitted: what these have brought, likewise.
         passes: what these rounds took, in passes of plain decoding.
         drafted: how many there were.
         pause: rounds of plain decoding that were decided on last; 0 where drafting paid.
@@ -68,7 +69,9 @@ class Learnt:
     width: int = WIDTH
     layers: list[tuple[FloatArray, FloatArray]] = attrs.field(factory=list)
     following: Following = attrs.field(factory=Following)
+    new: int = 0
     tokens: float = 0.0
+    emitted: float = 0.0
     passes: float = 0.0
     drafted: int = 0
     pause: int = 0
@@ -90,12 +93,21 @@ class Learnt:
             passes: that it took, in passes of plain decoding.
         """
         self.credit = min(self.credit + (1.0 + SHARE) * tokens - passes, CREDIT[1])
+        self.others.texts += not self.new
+        self.new += tokens
         self.others.went(tokens, passes, self.alike, SHARE)
 
-    def went(self, tokens: float, passes: float) -> None:
-        """A round with a draft is over: decide whether others follow."""
-        self.tokens, self.passes = MEMORY * self.tokens + tokens, MEMORY * self.passes + passes
+    def went(self, expected: float, new: int, passes: float) -> None:
+        """A round with a draft is over: decide whether others follow.
+
+        Args:
+            expected: tokens of it.
+            new: that it has emitted.
+            passes: that it took, in passes of plain decoding.
+        """
+        self.tokens, self.emitted = MEMORY * self.tokens + expected, MEMORY * self.emitted + new
+        self.passes = MEMORY * self.passes + passes
         self.drafted += 1
         if self.drafted >= ENOUGH:
-            pays = self.tokens >= self.passes
+            pays = max(self.tokens, self.emitted) >= self.passes
             self.left = self.pause = 0 if pays else min(max(2 * self.pause, PAUSES[0]), PAUSES[1])

@@ -32,8 +32,8 @@ class TalonCost(CostAware, ForestLearner):
     what the pass takes on this machine at this length of the text, and what rounds and their layers take besides
     (`Costs.besides`, `Costs.beside_layer`).
 
-    lambda is what a second is worth: the tokens a second of the latest rounds, or those of plain decoding if these are
-    more. Tokens by seconds of a whole text are highest where each round, and each part of it, is
+    lambda is what a second is worth: the tokens a second that were expected of the latest rounds, or those of plain
+    decoding if these are more. Tokens by seconds of a whole text are highest where each round, and each part of it, is
     held against that rate and not against its own (Dinkelbach, Management Science 13, 1967): a round of a hard place
     must not look for more nodes because it is slow anyway, nor one of an easy place stop early because it is fast.
 
@@ -44,22 +44,22 @@ class TalonCost(CostAware, ForestLearner):
 
     A draft can turn out to be worth no node, and has cost its layers. Where the latest rounds did not pay for those,
     rounds of plain decoding follow, in which the drafter is not asked: 4 at first, and twice as many after each round
-    with a draft that did not help. Of a round those tokens count that were expected or that came, whichever are more:
-    a drafter is often better than it says before its probabilities are calibrated.
+    with a draft that did not help. Those tokens count that were expected of these rounds or that came, whichever are
+    more: a drafter is often better than it says before its probabilities are calibrated.
 
     What is expected may be wrong, so there is a second account, of the tokens that rounds have really emitted (the idea
     is that of Conservative Bandits, Wu et al., ICML 2016). By the prices, a text takes at most 1 / 0.98 of the time of
-    plain decoding and 4 passes, and any part of a text at most 1 / 0.98 of it and 32 passes, whatever the drafter says
-    and whatever is accepted: layers and nodes that could lead beyond that are not drafted, even if they seem to pay. So
-    what is tried again and again in vain costs a fiftieth of the time. Prices are asked for again after 8 rounds at
-    most.
+    plain decoding and 4 passes, besides the reading of its prompt, and any part of a text at most 1 / 0.98 of it and 32
+    passes, whatever the drafter says and whatever is accepted: layers and nodes that could lead beyond that are not
+    drafted, even if they seem to pay. So what is tried again and again in vain costs a fiftieth of the time. Prices are
+    asked for again after 8 rounds at most.
 
     A drafter may first have to read the text (`Costs.catch_up`): the prompt, when it is asked for the first time, and
     what came while drafting paused. The latter counts as what the draft loses. The prompt is read where that is earned
     back in as many tokens as other texts had, and this one may have, at what drafts have gained in those with prompts
     about as long (`EarnedBack`). Where they have gained too little it is tried ever less often: in each second such
-    text at first, in each 65th at last. All texts together pay for it, from 32 passes and what they have gained, and
-    never more.
+    text at first, in each 65th at last. All texts together pay for it, from 32 passes, what they have gained and a
+    fiftieth of their time, and never more.
 
     While nothing is known of passes, a node is taken to cost a twentieth and a layer a tenth of a pass over the root.
     All this is ours, and there is nothing to tune: `budget` and `depth` bound the memory that a round may need.
@@ -90,7 +90,6 @@ class TalonCost(CostAware, ForestLearner):
         learnt = one.learnt
         learnt.unread, learnt.most_new = sequence.unread, sequence.max_new_tokens
         learnt.others = sequence.machine.setdefault(f"talon-cost with {sequence.drafter}", learnt.others)
-        learnt.others.texts += 1
         return one
 
     def beside(self, policies: "Sequence[TalonCost]") -> TalonCostForest:
@@ -274,6 +273,6 @@ class TalonCost(CostAware, ForestLearner):
             return
         passes = float((known.drafting[-1] + known.verifying[nodes - 1]) / known.plain)
         learnt.paid(new, passes + read / float(known.plain))
-        learnt.went(max(expected, new), passes)
+        learnt.went(expected, new, passes)
         learnt.width = self.looked_at()
         known.drafting = []

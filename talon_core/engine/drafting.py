@@ -25,6 +25,10 @@ __all__ = ["DraftLimits", "Drafted", "Wanted", "draft_tree", "draft_trees"]
 TOGETHER = 16
 """Trees that are grown together at least: fewer take no longer one by one."""
 
+FEW_HEARD = 8
+"""Tokens of a sequence that a drafter hears of with a layer. With more of them, as after a pause, it is no layer like
+others: whoever takes its time for theirs finds that drafting does not pay, and pauses the more."""
+
 
 @attrs.frozen(eq=False)
 class Drafted:
@@ -56,7 +60,7 @@ class Wanted:
         context: its committed tokens.
         grower: the policy where it can be asked together with others, as `checked_grower` says; None where not.
         sources: how many `Drafter.sources` there are for the policy to choose from.
-        unheard: tokens that were committed since the drafter was last asked.
+        unheard: tokens that were committed since a layer was last asked for; 0 before the first one.
     """
 
     slot: int
@@ -101,7 +105,7 @@ def draft_trees(
                 sources[tree.slot] = checked_source(tree.policy, tree.sources)
                 growing[tree.slot] = Growing(tree.policy, tree.root, tree.limits, now)
     choices = {tree.slot: tree.choices for tree in wanted}
-    pauses = any(tree.unheard > FEW_UNHEARD for tree in wanted)
+    unheard = {tree.slot: tree.unheard for tree in wanted}
     passes = 0
     layers: dict[int, list[Span]] = {tree.slot: [] for tree in wanted}  # of the drafter
     while True:
@@ -127,8 +131,8 @@ def draft_trees(
             continue
         layer = Span("draft", started, now())
         passes += proposed.draft_passes
-        _measure(measured, asked, proposed, layer.seconds, offers.is_a_layer and not pauses)
-        pauses = False
+        heard = sum(unheard.pop(one.slot, 0) for one in asked)
+        _measure(measured, asked, proposed, layer.seconds, offers.is_a_layer, heard)
         for one in asked:
             layers[one.slot].append(layer)
         for one, candidates in zip(asked[:alone], proposed.candidates, strict=False):
@@ -156,15 +160,16 @@ def draft_trees(
     return drafted
 
 
-FEW_UNHEARD = 4
-"""Tokens that a drafter learns of with a round's first layer. With more of them, as after a pause, it is no layer like
-others: whoever takes its time for theirs finds that drafting does not pay, and pauses the more."""
-
 NO_DRAWS: Mapping[int, Drawn] = {}
 
 
 def _measure(
-    measured: MeasuredCosts, asked: Sequence[Frontier], proposed: Proposed, seconds: float, is_a_layer: bool
+    measured: MeasuredCosts,
+    asked: Sequence[Frontier],
+    proposed: Proposed,
+    seconds: float,
+    is_a_layer: bool,
+    heard: int,
 ) -> None:
     """Tell what an answer took: the layer, and what the drafter has read before, apart.
 
@@ -174,12 +179,14 @@ def _measure(
         proposed: the answer to them.
         seconds: that it took.
         is_a_layer: as `Offers.is_a_layer`.
+        heard: tokens that the drafter has heard of with it, or read before.
     """
     reading = proposed.reading
     if reading is not None:
         measured.caught_up(reading.tokens, reading.seconds)
         seconds = max(seconds - reading.seconds, 0.0)
-    if is_a_layer:
+        heard -= reading.tokens
+    if is_a_layer and heard <= FEW_HEARD * len(asked):
         rows, width = sum([len(one.nodes) for one in asked]), max([one.width for one in asked])
         source, *others = {one.source for one in asked}
         if source is None and not others:
@@ -258,6 +265,6 @@ def draft_tree(
         layers.append(Span("draft", started, now()))
         passes += proposed.draft_passes
         if measured is not None:
-            _measure(measured, [asked], proposed, layers[-1].seconds, asking.is_a_layer)
+            _measure(measured, [asked], proposed, layers[-1].seconds, asking.is_a_layer, 0)
         own.grow(asking.checked(proposed.candidates[0], asked, limits.vocab_size), choices)
     return Drafted(own.finish(), own.tree, passes, (*layers, *own.spans))

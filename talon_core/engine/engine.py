@@ -330,7 +330,7 @@ class Engine:
         for slot, round_ in rounds.items():
             if round_.sequences == 1:
                 self._measured.went(round_.spans)
-            if round_.draft_passes:
+            if round_.draft_passes and ready[slot].drafted_at == round_.context:  # passes are shared, not by all
                 self._drafted_to[slot] = round_.context
             with faults.of([slot]):
                 ready[slot].rounds.append(round_)

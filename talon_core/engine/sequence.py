@@ -50,7 +50,8 @@ class Sequence:
         policy_choices: the randomness of its policy, which tells nothing of what its rule will draw.
         shared: what an allocator has learnt of its text.
         read: tokens of the prompt that were read; the last one never is, as it is the first root.
-        drafted_at: its length when its drafter was last asked, or before its first round.
+        drafted_at: its length when a layer was last asked for; None before the first one. What a schedule prepares
+            meanwhile is not seen.
     """
 
     policy: TreePolicy
@@ -74,7 +75,7 @@ class Sequence:
         self.handed_in = False
         self.has_begun = False
         self.read = 0
-        self.drafted_at = len(request.ids)
+        self.drafted_at: int | None = None
         self.shared: dict[str, Any] = {}
         self._begun_at = 0.0
         self._budgets: tuple[int, int] | None = None  # of the policy, when it began
@@ -113,6 +114,11 @@ class Sequence:
     def is_read(self) -> bool:
         """Whether its prompt is read, so that rounds can begin."""
         return self.has_begun and not self.unread
+
+    @property
+    def unheard(self) -> int:
+        """Tokens that were committed since a layer was last asked for; 0 before the first one."""
+        return 0 if self.drafted_at is None else self.length - self.drafted_at
 
     def heard(self, count: int, seconds: float) -> None:
         """So many more tokens of its prompt were read."""

@@ -160,7 +160,7 @@ class Stages:
                 if slot in layers:
                     limits = attrs.evolve(limits, max_depth=min(limits.max_depth, layers[slot]))
                 sources = len(parts.sources)
-                own = one.policy_choices, one.length, one.grower, sources, one.length - one.drafted_at
+                own = one.policy_choices, one.length, one.grower, sources, one.unheard
                 wanted.append(Wanted(slot, one.policy, one.root, limits, *own))
         parts.preparations.drafting(wanted)
         drafted = draft_trees(wanted, parts.offers, self._faults, self._measured, self._now)

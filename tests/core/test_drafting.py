@@ -13,7 +13,7 @@ from talon_core.costs import MeasuredCosts
 from talon_core.drafter import Proposed, Reading
 from talon_core.drawn import Drawn, without
 from talon_core.engine.checked_policy import checked_budget
-from talon_core.engine.drafting import FEW_UNHEARD, DraftLimits, Wanted, draft_tree, draft_trees
+from talon_core.engine.drafting import FEW_HEARD, DraftLimits, Wanted, draft_tree, draft_trees
 from talon_core.engine.faults import Faults
 from talon_core.engine.offers import Offers
 from talon_core.errors import PluginError
@@ -646,13 +646,21 @@ def test_each_layer_is_measured_once_for_all_rows_by_the_clock_that_is_given():
     assert {slot: [span.seconds for span in own] for slot, own in spans.items()} == {0: [5], 1: [5, 5, 5]}
 
 
-@pytest.mark.parametrize(("unheard", "layers"), [(FEW_UNHEARD, 3), (FEW_UNHEARD + 1, 2)])
-def test_a_layer_with_which_the_drafter_hears_of_much_is_not_taken_for_one_like_others(unheard, layers):
+@pytest.mark.parametrize(("unheard", "read", "layers"), [(FEW_HEARD, 0, 3), (FEW_HEARD + 1, 0, 2), (40, 39, 3)])
+def test_a_layer_with_which_the_drafter_hears_of_much_is_not_taken_for_one_like_others(unheard, read, layers):
     told = Told()
+    reads = Lying(lambda proposed: attrs.evolve(proposed, reading=Reading(read, 0.0) if read else None))
     trees = [attrs.evolve(wanted(1, Policy(budget=7)), unheard=unheard)]
-    (drafted,) = draft_trees(trees, Offers(DRAFTER), Faults(), told).values()
+    (drafted,) = draft_trees(trees, Offers(reads), Faults(), told).values()
     assert sum(span.part == "draft" for span in drafted.spans) == 3
     assert len(told.layers) == layers
+
+
+def test_a_text_that_is_not_asked_for_does_not_keep_the_layers_of_others_from_being_measured():
+    told = Told()
+    paused = attrs.evolve(wanted(0, Policy(wide=lambda tree: 0)), unheard=99)
+    draft_trees([paused, wanted(1, Policy(budget=7))], Offers(DRAFTER), Faults(), told)
+    assert len(told.layers) == 3
 
 
 @attrs.frozen(eq=False)

@@ -128,7 +128,15 @@ def test_drafting_pauses_where_it_does_not_pay_and_ever_longer_while_that_stays_
 def test_drafting_pauses_where_it_loses_anything_and_not_where_it_costs_nothing(passes, left):
     learnt = Learnt()
     for _ in range(ENOUGH):
-        learnt.went(1.0, passes)
+        learnt.went(1.0, 1, passes)
+    assert learnt.left == left
+
+
+@pytest.mark.parametrize(("new", "left"), [(1, PAUSES[0]), (2, 0)])
+def test_drafting_goes_on_where_more_comes_than_is_expected(new, left):
+    learnt = Learnt()
+    for _ in range(ENOUGH):
+        learnt.went(1.0, new, 1.5)
     assert learnt.left == left
 
 
