@@ -60,12 +60,11 @@ def highest_of_each(values: FloatArray, held: IntArray, counts: IntArray) -> Int
     wanted = np.minimum(np.maximum(counts, 0), held)
     if most * groups > SPARSE * len(values):
         return _by_group(values, held)[places_of(np.cumsum(held) - held, wanted)]
-    rows, count = _side_by_side(values, held), int(wanted.max(initial=0))
+    count = int(wanted.max(initial=0))
     if not 0 < MANY * count < most:
-        return _first_of_each(rows, held, wanted)
-    ends = np.partition(rows, count - 1, axis=1)[:, count - 1, None]
-    (among,) = (rows <= ends)[np.arange(most) < held[:, None]].nonzero()
-    fewer = np.bincount(np.repeat(np.arange(groups), held)[among], minlength=groups)
+        return _first_of_each(_side_by_side(values, held), held, wanted)
+    (among,) = among_highest(values, held, count).nonzero()
+    fewer = np.minimum(held, count)
     found: IntArray = among[_first_of_each(_side_by_side(values[among], fewer), fewer, wanted)]
     return found
 
