@@ -14,9 +14,10 @@ from talon_core.defaults import AUTO
 from talon_core.plugins.parts import built
 from talon_core.plugins.registry import load_registry
 from talon_core.report.figures import ALL, Budget, Efficiency, Oracle, Point
+from talon_core.trace.along import Along
 from talon_core.trace.asking import rows_of
 from talon_core.trace.folder import Trace
-from talon_core.trace.oracle import Along, best_trees
+from talon_core.trace.oracle import along_rows, best_trees
 from talon_core.tree import FloatArray
 
 PRICES = (0.0, *np.geomspace(1e-3, 30.0, 60).tolist())
@@ -144,19 +145,19 @@ class Offers:
 def _offers(trace: Trace, name: str, prompt: int) -> Offers:
     text = trace.text(name, prompt)
     new = text.ids[text.prompt_tokens :].tolist()
-    if text.rows is not None and text.ranks is not None:
-        rows, along = text.rows, Along(text.ranks)
+    if text.rows is not None and text.along is not None:
+        rows, found = text.rows, text.along
     else:
         rows = rows_of(built(load_registry(), "drafter", trace["drafter"]["spec"]), text, trace, 1)
-        along = Along.of(rows, new)
+        found = along_rows(rows, new)
     passes = np.cumsum(np.asarray(rows.passes, dtype=np.float64), axis=1)
-    return Offers(along, np.concatenate([np.zeros((len(passes), 1)), passes], axis=1))
+    return Offers(found, np.concatenate([np.zeros((len(passes), 1)), passes], axis=1))
 
 
 def _line(texts: Sequence[Offers]) -> list[tuple[float, float]]:
     """Delta and tau of somebody who knows the texts, for each price of a draft pass; where it is dear, none pays."""
     totals = np.sum([cheapest(text, np.array(PRICES)) for text in texts], axis=0)  # (2, prices)
-    new = sum(len(text.along.ranks) for text in texts)
+    new = sum(len(text.along) for text in texts)
     found = {(float(drafts / passes), float(new / passes)) for passes, drafts in totals.T}
     return sorted(found)
 
@@ -166,7 +167,7 @@ def cheapest(text: Offers, prices: FloatArray) -> FloatArray:
 
     At each position a chain along the text is drafted, as long as pays, or none.
     """
-    reach = [len(ranks) for ranks in text.along.ranks]
+    reach = text.along.reach.tolist()
     best = np.zeros((len(reach) + 1, 3, len(prices)))  # what it costs; target passes; draft passes
     for position in reversed(range(len(reach))):
         longest = min(reach[position], text.passes.shape[1] - 1)

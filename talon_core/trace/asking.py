@@ -13,10 +13,11 @@ from talon_core.engine.checked_drafter import checked_depth, opened
 from talon_core.engine.drafting import DraftLimits, draft_tree
 from talon_core.engine.offers import Offers
 from talon_core.engine.text_target import TextTarget
+from talon_core.trace.along import Along
 from talon_core.trace.columns import Rows, TextTrace
 from talon_core.trace.folder import Trace
 from talon_core.trace.observed import Notebook, Notes, Observed
-from talon_core.trace.oracle import Along
+from talon_core.trace.oracle import along_rows
 from talon_core.trace.superset import Ahead, OnText, Superset
 
 
@@ -40,7 +41,7 @@ def rows_of(spec: DrafterSpec, text: TextTrace, trace: Trace, depth: int) -> Row
 
 
 def along_of(spec: DrafterSpec, text: TextTrace, trace: Trace, depth: int) -> Along:
-    """How the offers of a drafter lie along a text: what `Along.of` says of `rows_of`.
+    """How the offers of a drafter lie along a text: what `along_rows` says of `rows_of`.
 
     The drafter is asked twice at each position: along the text first, and then at those nodes alone that are as likely
     as the last token of the text that it offers there. What it offers below others comes behind all of these.
@@ -59,7 +60,7 @@ def along_of(spec: DrafterSpec, text: TextTrace, trace: Trace, depth: int) -> Al
         if policy.ahead.floor < math.inf:
             draft_tree(policy, drafter, root, limits, choices, None, noting)
         notes.end()
-    return Along.of(notes.rows(), text.ids[text.prompt_tokens :].tolist())
+    return along_rows(notes.rows(), text.ids[text.prompt_tokens :].tolist())
 
 
 def _superset(trace: Trace, depth: int) -> tuple[Notes, Superset]:

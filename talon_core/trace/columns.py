@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from talon_core.engine.checked_candidates import rises
+from talon_core.trace.along import Along
 from talon_core.tree_arrays import FloatArray, IntArray
 
 NO_ROW = -1
@@ -162,7 +163,7 @@ class TextTrace:
         of: the fingerprint of its trace, where it was read from a file.
         seconds: what recording it took.
         rows: what the drafter offered; None for a drafter of texts, which can be asked again.
-        ranks: how the offers lie along the text, see `talon_core.trace.oracle.Along`; None without rows.
+        along: how the offers lie along the text; None without rows.
         law: `law(name, row)` is a whole law at a row's node, of the "drafter" or the "target", shape `(vocab,)`,
             float64; None where none were recorded.
     """
@@ -175,7 +176,7 @@ class TextTrace:
     seconds: float
     of: str = ""
     rows: Rows | None = None
-    ranks: Sequence[tuple[int, ...]] | None = None
+    along: Along | None = None
     law: Callable[[str, int], FloatArray] | None = None
 
     @property
@@ -196,10 +197,9 @@ class TextTrace:
             "ids": self.ids.astype(np.int32),
             "prompt_tokens": np.array([self.prompt_tokens], dtype=np.int64),
         }
-        if self.rows is not None and self.ranks is not None:
+        if self.rows is not None and self.along is not None:
             arrays |= _packed(self.rows)
-            arrays["ranks"] = np.array([rank for own in self.ranks for rank in own], dtype=np.int32)
-            arrays["reach"] = np.array([len(own) for own in self.ranks], dtype=np.int32)
+            arrays |= {name: getattr(self.along, name).astype(np.int32) for name in ("ranks", "reach")}
         for name, rows in (laws or {}).items():
             arrays[f"law.{name}"] = np.stack(rows).astype(np.float32)
         return save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, {"text": json.dumps(told)})
@@ -225,7 +225,7 @@ class TextTrace:
                 seconds=float(told["seconds"]),
                 of=str(told.get("of")),
                 rows=Rows(**{name: columns[name] for name in COLUMNS}) if recorded else None,
-                ranks=_split(columns["ranks"], columns["reach"]) if recorded else None,
+                along=Along(columns["ranks"], columns["reach"]) if recorded else None,
                 law=_laws(columns, file),
             )
             _check(found)
@@ -271,14 +271,6 @@ def _packed(rows: Rows) -> dict[str, NDArray[Any]]:
     return {**whole, "tokens": tokens, "logp": single if exact else rows.logp, "whole": rows.whole}
 
 
-def _split(ranks: NDArray[Any], reach: NDArray[Any]) -> list[tuple[int, ...]]:
-    if (reach < 0).any() or int(reach.sum()) != len(ranks):
-        raise ValueError("its ranks and their counts differ")
-    ends = np.cumsum(reach).tolist()
-    numbers = ranks.tolist()
-    return [tuple(numbers[end - count : end]) for end, count in zip(ends, reach.tolist(), strict=True)]
-
-
 def _laws(columns: Mapping[str, NDArray[Any]], file: Path) -> Callable[[str, int], FloatArray] | None:
     if "law.target" not in columns:
         return None
@@ -317,10 +309,12 @@ def _check(text: TextTrace) -> None:
         raise ValueError("its columns differ in length")
     if rows.passes.min(initial=0) < 0:
         raise ValueError(f"it has {rows.passes.min()} draft passes of a layer")
-    ranks = text.ranks
-    if ranks is None or len(ranks) != text.positions or min(map(min, filter(None, ranks)), default=0) < 0:
+    if text.along is None or len(text.along) != text.positions:
         raise ValueError(f"its ranks are not those of {text.positions} positions")
-    if any(len(own) >= left for own, left in zip(ranks, range(text.positions, 0, -1), strict=True)):
+    ranks, reach = text.along.ranks, text.along.reach
+    if reach.min() < 0 or ranks.shape != (reach.sum(),) or ranks.min(initial=0) < 0:
+        raise ValueError("its ranks and their counts differ")
+    if (reach >= np.arange(len(reach), 0, -1)).any():
         raise ValueError("its ranks lead beyond its end")
     if len(starts) != text.positions + 1 or starts[0] != 0 or starts[-1] != count or (np.diff(starts) < 0).any():
         raise ValueError(f"its rows are not those of {text.positions} positions")

@@ -310,12 +310,10 @@ class Grown:
             if trees[tree]:
                 raise fault
 
-    def parts(
-        self, tree: int, costs: Costs, context: int, untold: Untold, timed: bool, verify: float | None = None
-    ) -> dict[str, float]:
-        """What the parts of a round with a tree would take; `untold`, `timed` and `verify` are those of `priced`."""
+    def parts(self, tree: int, costs: Costs, context: int, untold: Untold, timed: bool) -> dict[str, float]:
+        """What the parts of a round with a tree would take; `untold` and `timed` are those of `priced`."""
         nodes, _, new = self.numbers[tree]
-        return priced(costs, self._asked_sizes[tree], nodes, context, new, untold, timed, verify)
+        return priced(costs, self._asked_sizes[tree], nodes, context, new, untold, timed)
 
     @cached_property
     def _asked_sizes(self) -> list[list[tuple[int, int]]]:

@@ -1,13 +1,13 @@
 """What was to be won: the best trees in hindsight, and the best by the drafter's own laws."""
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 import attrs
 import numpy as np
 
 from talon_core.costs import Costs
+from talon_core.trace.along import Along
 from talon_core.trace.columns import NO_ROW, Rows
 from talon_core.tree import FloatArray, IntArray
 from talon_core.tree_arrays import distinct
@@ -34,53 +34,6 @@ class BestTrees:
     tokens_per_second: float | None = None
 
 
-@attrs.frozen
-class Along:
-    """How a drafter's offers lie along a text.
-
-    Attributes:
-        ranks: by position, for each of the tokens that follow, as far as the drafter offers them one after the other:
-            how many of all the nodes that it offers there come first, the likeliest ones and of equals the earlier one.
-            They rise, as no node is likelier than the one above it.
-    """
-
-    ranks: Sequence[tuple[int, ...]]
-
-    @classmethod
-    def of(cls, rows: Rows, tokens: Sequence[int]) -> "Along":
-        """By what was recorded.
-
-        Args:
-            rows: along a text.
-            tokens: its new tokens; the last is no drafted one.
-        """
-        return cls([_ranks(rows, position, tokens[position:-1]) for position in range(len(tokens))])
-
-    def in_hindsight(self, nodes: float) -> int:
-        """The fewest target passes with chains along the text; one that is shorter than it could be may lead to more.
-
-        Args:
-            nodes: of a chain at most, the root included.
-        """
-        end = len(self.ranks)
-        # a position is reached with no more passes than one behind it, so each pass may go as far as any so far could
-        ahead = np.arange(end) + np.minimum(1 + np.fromiter(map(len, self.ranks), np.int64, end), nodes)
-        farthest = np.maximum.accumulate(ahead).astype(np.int64).tolist()
-        position = passes = 0
-        while position < end:
-            position = farthest[position]
-            passes += 1
-        return passes
-
-    def by_the_laws(self, nodes: float) -> int:
-        """Target passes with the likeliest nodes, so many with the root."""
-        position = passes = 0
-        while position < len(self.ranks):
-            position += 1 + bisect_left(self.ranks[position], nodes - 1)
-            passes += 1
-        return passes
-
-
 def fastest(texts: Sequence[Along], prompts: Sequence[int], costs: Costs, layer: float) -> list[float]:
     """The fewest seconds of each text with chains along it: no tree policy is faster with this drafter, by these costs.
 
@@ -92,8 +45,7 @@ def fastest(texts: Sequence[Along], prompts: Sequence[int], costs: Costs, layer:
         costs: what passes take; more of anything takes no less.
         layer: seconds of a layer of the drafter.
     """
-    lengths = np.array([len(text.ranks) for text in texts])
-    counts = 1 + np.array([len(ranks) for text in texts for ranks in text.ranks])
+    lengths, counts = np.array([*map(len, texts)]), 1 + np.concatenate([text.reach for text in texts])
     contexts = np.concatenate([prompt + np.arange(length) for prompt, length in zip(prompts, lengths, strict=True)])
     sizes, longest = np.arange(1, 1 + counts.max()), int(lengths.max())
     ways = _passes(costs, sizes, counts, contexts)
@@ -147,10 +99,20 @@ def best_trees(texts: Sequence[Along], nodes: int | None = None, seconds: float 
         seconds: the fewest that all texts take; None where no costs are known.
     """
     most = math.inf if nodes is None else nodes
-    new = sum(len(text.ranks) for text in texts)
+    new = sum(map(len, texts))
     passes = [sum(text.in_hindsight(most) for text in texts), sum(text.by_the_laws(most) for text in texts)]
     in_hindsight, by_the_laws = (new / count if new else 0.0 for count in passes)
     return BestTrees(nodes, in_hindsight, by_the_laws, new / seconds if seconds else None)
+
+
+def along_rows(rows: Rows, tokens: Sequence[int]) -> Along:
+    """How what was recorded lies along a text.
+
+    Args:
+        rows: along it.
+        tokens: its new tokens; the last is no drafted one.
+    """
+    return Along.listed([_ranks(rows, position, tokens[position:-1]) for position in range(len(tokens))])
 
 
 def _ranks(rows: Rows, position: int, coming: Sequence[int]) -> tuple[int, ...]:

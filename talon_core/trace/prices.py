@@ -1,6 +1,6 @@
 """What the rounds of a text would take, by the costs of a machine."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 
 import attrs
@@ -10,7 +10,7 @@ from talon_core.drafter import DrafterSpec
 from talon_core.rounds import Span
 from talon_core.runtime.staging import MANY_PENDING
 from talon_core.trace.columns import TextTrace
-from talon_core.tree_arrays import FloatArray, IntArray, distinct
+from talon_core.tree_arrays import FloatArray, IntArray
 
 
 @attrs.frozen(eq=False)
@@ -78,15 +78,26 @@ class Untold:
     new: int = 0
 
     def heard(self, costs: Costs) -> float:
-        """The drafter is asked; seconds that it takes to hear of it all.
-
-        It reads the prompt, and what are many tokens, but the last one; of few it learns with its first layer.
-        """
-        unread = self.prompt + self.new - 1
-        reading = costs.catch_up(unread) if unread and (self.prompt or self.new > MANY_PENDING) else None
-        told = self.new if reading is None else min(self.new, 1)
+        """The drafter is asked; seconds that it takes to hear of it all."""
+        seconds = hearing(costs, self.prompt, self.new)
         self.prompt = self.new = 0
-        return (reading or 0.0) + ((costs.tell(told) or 0.0) if told else 0.0)
+        return seconds
+
+
+def hearing(costs: Costs, prompt: int, new: int) -> float:
+    """Seconds that a drafter takes to hear of a text before it drafts.
+
+    It reads the prompt, and what are many tokens, but the last one; of few it learns with its first layer.
+
+    Args:
+        costs: what passes take.
+        prompt: tokens of it, or 0 if the drafter has read it.
+        new: that were emitted since it was last asked; without a prompt, at least 1.
+    """
+    unread = prompt + new - 1
+    reading = costs.catch_up(unread) if unread and (prompt or new > MANY_PENDING) else None
+    told = new if reading is None else min(new, 1)
+    return (reading or 0.0) + ((costs.tell(told) or 0.0) if told else 0.0)
 
 
 def priced(
@@ -97,7 +108,6 @@ def priced(
     new: int,
     untold: Untold,
     timed: bool = False,
-    verify: float | None = None,
 ) -> dict[str, float]:
     """Seconds of a round's parts by the costs.
 
@@ -109,15 +119,16 @@ def priced(
         new: that it emitted.
         untold: before the round. The drafter hears of it where a layer is drafted; what was emitted is added to it.
         timed: the policy's own time is measured, and not by the costs.
-        verify: seconds of the target's pass, where somebody knows them already.
     """
-    draft = sum(costs.draft(*size) or 0.0 for size in layers)
+    draft = 0.0
+    for size in layers:
+        draft += costs.draft(*size) or 0.0
     draft += untold.heard(costs) if layers else 0.0
     untold.new += new
     policy = 0.0 if timed else priced_policy(costs, len(layers))
     return {
         "draft": draft,
-        **priced_target(costs, nodes, context, new, verify),
+        **priced_target(costs, nodes, context, new),
         **({"policy": policy} if policy else {}),
     }
 
@@ -136,48 +147,19 @@ def priced_policy(costs: Costs, layers: int) -> float:
     return more + layers * (costs.beside_layer() or 0.0)
 
 
-def priced_target(costs: Costs, nodes: int, context: int, new: int, verify: float | None = None) -> dict[str, float]:
+def priced_target(costs: Costs, nodes: int, context: int, new: int) -> dict[str, float]:
     """Seconds of a round's parts besides the drafter's and the policy's, see `priced`."""
     return {
-        "verify": (costs.verify(nodes, context) or 0.0) if verify is None else verify,
+        "verify": costs.verify(nodes, context) or 0.0,
         "accept": costs.accept(nodes) or 0.0,
         "commit": costs.commit(new) or 0.0,
     }
 
 
-def verify_seconds(costs: Costs, nodes: IntArray, contexts: IntArray) -> list[float]:
-    """Seconds of the target's pass in each of some rounds, 0 where nothing is known of it.
-
-    Args:
-        costs: what passes take.
-        nodes: of the trees, shape `(rounds,)`.
-        contexts: committed tokens before the rounds, likewise.
-    """
-    sizes, lengths = distinct(nodes), distinct(contexts)
-    told = costs.verify_after(sizes, lengths.tolist())
-    places = zip(lengths.searchsorted(contexts).tolist(), sizes.searchsorted(nodes).tolist(), strict=True)
-    rows = [None if row is None else row.tolist() for row in told]
-    return [
-        (costs.verify(size, context) or 0.0) if row is None else row[place]  # of other trees nothing is known, perhaps
-        for (row, place), size, context in zip(
-            ((rows[length], place) for length, place in places), nodes.tolist(), contexts.tolist(), strict=True
-        )
-    ]
-
-
 def behind(parts: Mapping[str, float], at: float) -> list[Span]:
     """Parts of a round that follow each other."""
-    return [Span(part, *times) for part, times in zip(parts, _times(parts, at), strict=True)]
-
-
-def seconds_behind(parts: Mapping[str, float]) -> list[float]:
-    """Those of the spans that `behind` makes of a round's parts from 0 on, to the bit."""
-    return [end - start for start, end in _times(parts, 0.0)]
-
-
-def _times(parts: Mapping[str, float], at: float) -> Iterator[tuple[float, float]]:
-    """When each part begins and ends."""
-    return pairwise(accumulate(parts.values(), initial=at))
+    times = pairwise(accumulate(parts.values(), initial=at))
+    return [Span(part, *ends) for part, ends in zip(parts, times, strict=True)]
 
 
 def seconds_of(costs: Costs | None, text: TextTrace, seconds: Iterable[float]) -> float | None:

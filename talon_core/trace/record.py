@@ -24,7 +24,7 @@ from talon_core.runtime.weights import weights_hash
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import LOCK, Trace, find_trace, write_manifest
 from talon_core.trace.observed import Notebook, Notes, NotesLaws, Observing
-from talon_core.trace.oracle import Along
+from talon_core.trace.oracle import along_rows
 from talon_core.trace.superset import Ahead, Superset
 from talon_core.tree import IntArray
 
@@ -237,7 +237,7 @@ class Recorder:
         generation.finish()
         plain = generation.result()
         new = np.array(plain.token_ids, dtype=np.int64)
-        rows = ranks = None
+        rows = found = None
         laws: Mapping[str, Sequence[Any]] = {}
         if self._decoder is not None:
             width = min(self.wanted.width, self._decoder.target.vocab_size)
@@ -247,7 +247,7 @@ class Recorder:
             finally:
                 self._notebook.notes = None
             rows, laws = notes.rows(), notes.laws
-            ranks = Along.of(rows, new.tolist()).ranks
+            found = along_rows(rows, new.tolist())
         text = TextTrace(
             set=name,
             prompt=prompt,
@@ -256,7 +256,7 @@ class Recorder:
             finish_reason=plain.finish_reason,
             seconds=perf_counter() - started,
             rows=rows,
-            ranks=ranks,
+            along=found,
         )
         return text, laws
 

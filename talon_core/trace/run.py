@@ -13,10 +13,11 @@ from talon_core.engine.ahead.place import usable_cores
 from talon_core.forest_grower import ForestGrower
 from talon_core.forest_learner import forest_learner
 from talon_core.forest_planner import ForestPlanner
+from talon_core.trace.along import Along
 from talon_core.trace.asking import along_of
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import Trace
-from talon_core.trace.oracle import Along, BestTrees, best_trees, fastest
+from talon_core.trace.oracle import BestTrees, best_trees, fastest
 from talon_core.trace.own_time import to_be_timed, with_own_time
 from talon_core.trace.processes import in_processes
 from talon_core.trace.replay import Method, Replay, Totals, sum_of_known
@@ -248,8 +249,8 @@ def _along(trace: Trace, methods: Sequence[Method], text: TextTrace, done: Seque
         if any(known == drafter for known, _ in offers):
             continue
         if drafter is None:
-            assert text.ranks is not None
-            offers.append((None, Along(text.ranks)))
+            assert text.along is not None
+            offers.append((None, text.along))
         else:
             offers.append((drafter, along_of(drafter, text, trace, deepest)))
     return [next(own for drafter, own in offers if drafter == method.drafter) for method in methods]

@@ -20,9 +20,9 @@ from talon_core.costs import Costs
 from talon_core.errors import written
 from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import spelled
+from talon_core.trace.along import Along
 from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.methods import parse_methods
-from talon_core.trace.oracle import Along
 from talon_core.trace.own_time import to_be_timed, with_own_time
 from talon_core.trace.processes import Executor
 from talon_core.trace.replay import Method, Replay, Totals

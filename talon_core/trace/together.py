@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import pairwise
 
 import attrs
 import numpy as np
@@ -17,11 +17,12 @@ from talon_core.forest_learner import ForestLearner, ForestRound, LearningForest
 from talon_core.forest_planner import ForestPlanner, RoundCounts, TreePlan, counting_planner, forest_planner, plan_of
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.grown import Grown
-from talon_core.trace.prices import Untold, behind, seconds_behind, seconds_of, verify_seconds
+from talon_core.trace.priced_rounds import Rounds, seconds_behind, spans_of
+from talon_core.trace.prices import Untold, behind, seconds_of
 from talon_core.trace.replay import Method, Replay, Replayed, Totals
 from talon_core.trace.several import SeveralTexts
-from talon_core.tree import IntArray
-from talon_core.tree_arrays import distinct
+from talon_core.tree import FloatArray, IntArray
+from talon_core.tree_arrays import distinct, ints
 
 TREES, NODES = 512, 1 << 17
 """Trees that are begun with, at most: fewer hardly take less time, and more of them turn out to be at no round's begin;
@@ -81,30 +82,38 @@ class _Growing:
             found[own] = getattr(grown, name)[self._where[own, 1]]
         return found
 
-    def _parts(self, number: int) -> list[dict[str, float]]:
-        """What the parts of each round of a text would take; nothing where no costs are known."""
-        text, costs, begins = self._texts.texts[number], self._replay.costs, self._begins[number]
-        if costs is None:
-            return [{}] * len(begins)
-        untold, timed = Untold(text.prompt_tokens), self._replay.timed
-        places, contexts = self._where[begins].tolist(), self._contexts[begins].tolist()
-        return [
-            self._grown[which].parts(tree, costs, context, untold, timed, verify)
-            for (which, tree), context, verify in zip(places, contexts, self._verifying[number], strict=True)
-        ]
-
     @cached_property
-    def _verifying(self) -> list[list[float]]:
-        """Seconds of the target's pass in each round, by text, where costs are known."""
-        costs, begins = self._replay.costs, np.concatenate(self._begins)
-        assert costs is not None
-        seconds = iter(verify_seconds(costs, self._at("sizes")[begins], self._contexts[begins]))
-        return [[*islice(seconds, len(own))] for own in self._begins]
+    def _parts(self) -> list[FloatArray]:
+        """Seconds of the parts of each round, by text, shape `(rounds, PARTS)` each; where costs are known."""
+        assert self._replay.costs is not None
+        begins, counts = np.concatenate(self._begins), ints([*map(len, self._begins)])
+        rounds = Rounds(
+            texts=np.arange(len(counts)).repeat(counts),
+            prompts=ints([text.prompt_tokens for text in self._texts.texts]),
+            contexts=self._contexts[begins],
+            nodes=self._at("sizes")[begins],
+            new=self._at("steps")[begins],
+            layers=self._layers(begins),
+        )
+        parts = rounds.priced(self._replay.costs, self._replay.timed)
+        return np.split(parts, counts.cumsum()[:-1])
+
+    def _layers(self, begins: IntArray) -> IntArray:
+        """The layers that were drafted in rounds, as `Rounds.layers`."""
+        rounds, found = np.empty(self._count, dtype=np.int64), [np.empty((3, 0), dtype=np.int64)]
+        rounds[begins] = np.arange(len(begins))
+        for number, grown in enumerate(self._grown):
+            begun = np.zeros(len(grown.positions), dtype=bool)
+            begun[self._where[begins[self._where[begins, 0] == number], 1]] = True
+            for layer in grown.layers:
+                (trees,) = (begun & (layer.sizes > 0)).nonzero()
+                found.append(np.stack([rounds[grown.positions[trees]], layer.sizes[trees], layer.widths[trees]]))
+        return np.concatenate(found, axis=1)
 
     def _seconds(self, number: int) -> float | None:
         if self._replay.costs is None:
             return None
-        seconds = (each for parts in self._parts(number) for each in seconds_behind(parts))
+        seconds = seconds_behind(self._parts[number]).ravel().tolist()
         return seconds_of(self._replay.costs, self._texts.texts[number], seconds)
 
     def totals(self) -> list[Totals]:
@@ -133,10 +142,10 @@ class _Growing:
         outside, found = self._at("outside"), []
         for number, (text, begins) in enumerate(zip(self._texts.texts, self._begins, strict=True)):
             first, rounds = int(self._texts.first_positions[number]), []
-            for position, parts in zip(begins.tolist(), self._parts(number), strict=True):
+            for place, position in enumerate(begins.tolist()):
                 which, tree = self._where[position].tolist()
                 context = text.prompt_tokens + position - first
-                spans = tuple(behind(parts, 0.0))
+                spans = () if self._replay.costs is None else spans_of(self._parts[number][place])
                 rounds.append(self._grown[which].round(tree, text.ids[context:], spans, context))
             found.append(Replayed(text, rounds, int(outside[begins].sum()), self._seconds(number)))
         return found
@@ -212,21 +221,13 @@ class Planned(_Growing):
         self._able = (self._deepest > 0) & ~np.isin(texts.before, replay.trace["target"]["eos"])
         self._plans: dict[TreePlan | None, _Trees] = {}
         self._whole: dict[tuple[ForestGrower, int], int] = {}  # in `_grown`, without a depth, by the first position
-        self._told: list[list[dict[str, float]]] = []  # by text, the parts of each round
         bounds = texts.first_positions.tolist()
         for policy, text, (first, end) in zip(policies, texts.texts, pairwise(bounds), strict=True):
-            begins, parts = zip(*self._rounds(policy, text, first, end), strict=True)
-            self._begins.append(np.array(begins))
-            self._told.append([*parts])
+            self._begins.append(np.array([*self._rounds(policy, text, first, end)]))
         self._check()
 
-    def _parts(self, number: int) -> list[dict[str, float]]:
-        return self._told[number]
-
-    def _rounds(
-        self, policy: ForestPlanner, text: TextTrace, first: int, end: int
-    ) -> Iterator[tuple[int, dict[str, float]]]:
-        """Go through a text; the positions at which its rounds begin, and what their parts would take."""
+    def _rounds(self, policy: ForestPlanner, text: TextTrace, first: int, end: int) -> Iterator[int]:
+        """Go through a text; the positions at which its rounds begin."""
         new, costs = text.ids[text.prompt_tokens :], self._replay.costs
         position, untold = first, Untold(text.prompt_tokens)
         listens = type(policy).drafted is not ForestPlanner.drafted
@@ -239,7 +240,6 @@ class Planned(_Growing):
                 grown.check(np.arange(len(grown.positions)) == tree, self._vocab_size)
             nodes, drafted_nodes, step = grown.numbers[tree]
             self._where[position] = which, tree
-            parts = {} if costs is None else grown.parts(tree, costs, context, untold, self._replay.timed)
             if listens:
                 with blaming("tree policy", policy, "drafted"):
                     policy.drafted([*grown.asked(tree)] if self._able[position] else None)
@@ -247,10 +247,11 @@ class Planned(_Growing):
                 with blaming("tree policy", policy, "observe_counts"):
                     counting.observe_counts(RoundCounts(nodes, drafted_nodes, step - 1, step, context))
             else:
+                parts = {} if costs is None else grown.parts(tree, costs, context, untold, self._replay.timed)
                 round_ = grown.round(tree, new[position - first :], tuple(behind(parts, 0.0)), context)
                 with blaming("tree policy", policy, "observe"):
                     policy.observe(round_)
-            yield position, parts
+            yield position
             position += step
 
     def _planned(self, policy: ForestPlanner, position: int) -> int:

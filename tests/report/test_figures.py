@@ -22,7 +22,7 @@ from talon_core.report.shapes import MOST_RANKS
 from talon_core.report.steps import MOST_NODES, read_questions
 from talon_core.report.texts import Texts
 from talon_core.rounds import PARTS, Span
-from talon_core.trace.oracle import Along
+from talon_core.trace.along import Along
 
 METHOD = "draft-model:skip=2/talon:budget=8"
 
@@ -163,7 +163,7 @@ def test_the_oracle_pays_least_at_every_price():
         length = 7
         ranks = [(0,) * int(rng.integers(0, min(4, length - at))) for at in range(length)]
         passes = np.cumsum(np.pad(rng.integers(0, 2, (length, 4)), ((0, 0), (1, 0))), axis=1).astype(float)
-        found = cheapest(Offers(Along(ranks), passes), np.array(PRICES))
+        found = cheapest(Offers(Along.listed(ranks), passes), np.array(PRICES))
         for price, (target, drafts) in itertools.islice(zip(PRICES, found.T, strict=True), 0, None, 10):
             assert target + price * drafts == pytest.approx(least_cost(ranks, passes, price))
 

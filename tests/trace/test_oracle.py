@@ -1,7 +1,8 @@
 """The oracle's figures, against trees that are really made."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 import attrs
@@ -16,11 +17,12 @@ from talon_core.costs import Costs
 from talon_core.plugins.parts import built
 from talon_core.plugins.registry import load_registry
 from talon_core.testing.benchmarks import SHIPPED
+from talon_core.trace.along import Along
 from talon_core.trace.asking import along_of, rows_of
-from talon_core.trace.columns import NO_ROW, Rows
+from talon_core.trace.columns import NO_ROW, Rows, TextTrace
 from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.methods import parse_method
-from talon_core.trace.oracle import Along, best_trees, fastest
+from talon_core.trace.oracle import along_rows, best_trees, fastest
 from talon_core.trace.replay import Method, Replay, Totals
 from talon_core.trace.run import replayed
 from talon_strategies import Match
@@ -54,7 +56,7 @@ def test_by_the_laws_is_what_the_likeliest_nodes_get(small: Any, recorded: Calla
     replay, method = Replay(trace), Method("likeliest", Likeliest(nodes), Match())
     texts = [*trace]
     totals = Totals.all_of(Totals.of(replay.text(method, text)) for text in texts)
-    found = best_trees([Along(text.ranks or ()) for text in texts], nodes)
+    found = best_trees([text.along for text in texts if text.along is not None], nodes)
     assert totals.outside == 0
     assert found.by_the_laws == totals.mean_accepted_tokens
     assert found.in_hindsight >= found.by_the_laws
@@ -71,8 +73,21 @@ def fewest(ranks: Sequence[tuple[int, ...]], nodes: int, position: int = 0) -> i
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=9), st.integers(1, 5))
 def test_in_hindsight_no_choice_of_chains_takes_fewer_passes(reaches: list[int], nodes: int) -> None:
     ranks = [(0,) * min(reach, len(reaches) - position - 1) for position, reach in enumerate(reaches)]
-    assert Along(ranks).in_hindsight(nodes) == fewest(ranks, nodes)
-    assert best_trees([Along(ranks)]).in_hindsight >= best_trees([Along(ranks)], nodes).in_hindsight
+    assert Along.listed(ranks).in_hindsight(nodes) == fewest(ranks, nodes)
+    assert best_trees([Along.listed(ranks)]).in_hindsight >= best_trees([Along.listed(ranks)], nodes).in_hindsight
+
+
+def listed(text: TextTrace) -> list[tuple[int, ...]]:
+    """The ranks of each position."""
+    assert text.along is not None
+    numbers = iter(text.along.ranks.tolist())
+    return [tuple(islice(numbers, count)) for count in text.along.reach.tolist()]
+
+
+@given(st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=1, max_size=9), st.integers(1, 12))
+def test_as_many_count_as_come_before_the_last_place_in_the_tree(ranks: list[list[int]], nodes: int) -> None:
+    rising = [sorted(own)[: len(ranks) - place - 1] for place, own in enumerate(ranks)]
+    assert Along.listed(rising).within(nodes).tolist() == [bisect_left(own, nodes) for own in rising]
 
 
 class Falling(Costs):
@@ -120,7 +135,7 @@ def test_no_choice_of_chains_is_faster_than_the_fastest(texts: list[list[int]], 
         quickest(own, Falling(), prompt, layer) + Falling().read(prompt)
         for own, prompt in zip(ranks, prompts, strict=True)
     ]
-    assert fastest([*map(Along, ranks)], prompts, Falling(), layer) == pytest.approx(expected, rel=1e-12)
+    assert fastest([*map(Along.listed, ranks)], prompts, Falling(), layer) == pytest.approx(expected, rel=1e-12)
 
 
 class Uneven(Falling):
@@ -136,7 +151,8 @@ class Uneven(Falling):
 @given(st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=9), min_size=1, max_size=4), st.sampled_from([3, 60]))
 def test_a_text_has_the_same_bits_in_any_company(reaches: list[list[int]], known: int) -> None:
     texts = [
-        Along([(0,) * min(reach, len(own) - position - 1) for position, reach in enumerate(own)]) for own in reaches
+        Along.listed([(0,) * min(reach, len(own) - position - 1) for position, reach in enumerate(own)])
+        for own in reaches
     ]
     prompts = [7 + 2 * (number % 2) for number in range(len(texts))]
     alone = [fastest([text], [prompt], Uneven(known), 0.1)[0] for text, prompt in zip(texts, prompts, strict=True)]
@@ -153,9 +169,9 @@ class KnownToThree(Falling):
 def test_where_nothing_is_known_of_large_trees_the_others_cost_what_they_do() -> None:
     short = [(1,), (1,), ()]
     expected = quickest(short, Falling(), 7, 1.0) + Falling().read(7)
-    assert fastest([Along(short)], [7], KnownToThree(), 1.0) == [expected]
+    assert fastest([Along.listed(short)], [7], KnownToThree(), 1.0) == [expected]
     # of the pass over five nodes, which leads to the end, nothing is known: it counts as free, and no other does
-    long = Along([(1,), (1, 2, 3, 4), (), (), (), ()])
+    long = Along.listed([(1,), (1, 2, 3, 4), (), (), (), ()])
     assert fastest([long], [7], KnownToThree(), 1.0)[0] > Falling().verify(1, 7)
 
 
@@ -179,7 +195,7 @@ def test_no_policy_is_faster_than_the_oracle_which_is_the_best_choice_of_chains(
     told = answer.as_dict()
     assert told["oracle"]["tokens_per_second"] == answer.tried[0].oracle.tokens_per_second
     texts = [*shipped]
-    seconds = sum(quickest(text.ranks or (), Falling(), text.prompt_tokens, Falling().draft(1, 1)) for text in texts)
+    seconds = sum(quickest(listed(text), Falling(), text.prompt_tokens, Falling().draft(1, 1)) for text in texts)
     seconds += sum(Falling().read(text.prompt_tokens) for text in texts)
     assert told["oracle"]["tokens_per_second"] == pytest.approx(sum(text.positions for text in texts) / seconds)
     free = replayed(shipped, methods[:1], jobs=1).as_dict()
@@ -191,7 +207,7 @@ def test_ranks_count_what_is_likelier(small: Any, recorded: Callable[..., Trace]
     text = next(iter(trace))
     rows = text.rows
     assert rows is not None
-    assert text.ranks is not None
+    assert text.along is not None
     new = text.ids[text.prompt_tokens :].tolist()
     scores: dict[tuple[int, ...], float] = {}
     row_of = {(): rows.root(0)}
@@ -207,7 +223,7 @@ def test_ranks_count_what_is_likelier(small: Any, recorded: Callable[..., Trace]
                 if found != NO_ROW:
                     row_of[path] = found
     own = [scores[tuple(new[:depth])] for depth in range(1, 4)]
-    assert text.ranks[0] == tuple(sum(score > mine for score in scores.values()) for mine in own)  # no ties here
+    assert listed(text)[0] == tuple(sum(score > mine for score in scores.values()) for mine in own)  # no ties here
 
 
 def test_of_equals_only_as_many_are_taken_as_there_is_room_for() -> None:
@@ -220,8 +236,8 @@ def test_of_equals_only_as_many_are_taken_as_there_is_room_for() -> None:
         whole=np.array([True]),
         passes=np.ones((2, 1), dtype=np.int64),
     )
-    ranks = {token: Along.of(rows, [token, 0]).ranks[0] for token in (4, 5, 6, 7)}
-    assert ranks == {4: (0,), 5: (1,), 6: (2,), 7: ()}
+    ranks = {token: along_rows(rows, [token, 0]).ranks.tolist() for token in (4, 5, 6, 7)}
+    assert ranks == {4: [0], 5: [1], 6: [2], 7: []}
 
 
 @pytest.mark.parametrize("depth", [1, 4, 12])
@@ -232,6 +248,8 @@ def test_a_drafter_of_texts_is_asked_no_more_than_the_ranks_need(drafter: str, d
     for text in shipped:
         rows = rows_of(spec, text, shipped, depth)
         along = along_of(spec, text, shipped, depth)
-        assert along == Along.of(rows, text.ids[text.prompt_tokens :].tolist())
-        found += sum(map(len, along.ranks))
+        expected = along_rows(rows, text.ids[text.prompt_tokens :].tolist())
+        assert along.ranks.tolist() == expected.ranks.tolist()
+        assert along.reach.tolist() == expected.reach.tolist()
+        found += len(along.ranks)
     assert found > 4

@@ -1,0 +1,108 @@
+"""What rounds of several texts would take, all of them at once."""
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import numpy as np
+
+from talon_core.costs import Costs
+from talon_core.rounds import Span
+from talon_core.trace.prices import behind, hearing, priced_policy
+from talon_core.tree import FloatArray, IntArray
+from talon_core.tree_arrays import begins_of, distinct
+
+PARTS = "draft", "verify", "accept", "commit", "policy"
+"""Of a round, in their order, as `priced` has them."""
+
+
+@attrs.frozen(eq=False)
+class Rounds:
+    """Rounds of several texts.
+
+    Attributes:
+        texts: of which text each is, rising; the rounds of a text follow each other, shape `(rounds,)`.
+        prompts: tokens of each text's prompt, shape `(texts,)`.
+        contexts: committed tokens before each round, shape `(rounds,)`.
+        nodes: of the tree that was verified, likewise.
+        new: tokens that it emitted, likewise.
+        layers: that were drafted: in which round, how many rows, and of which width; those of a round in their order,
+            shape `(3, layers)`.
+    """
+
+    texts: IntArray
+    prompts: IntArray
+    contexts: IntArray
+    nodes: IntArray
+    new: IntArray
+    layers: IntArray
+
+    def priced(self, costs: Costs, timed: bool) -> FloatArray:
+        """Seconds of the parts of each round, to the bit what `priced` says of it; 0 where nothing is known.
+
+        Args:
+            costs: what passes take.
+            timed: the policies' own time is measured, and not by the costs.
+
+        Returns:
+            Shape `(rounds, PARTS)`.
+        """
+        of, rows, widths = self.layers
+        layers = np.bincount(of, minlength=len(self.texts))
+        draft = np.bincount(of, _told(costs.draft, rows, widths), len(self.texts))  # it adds up in their order
+        return np.stack(
+            [
+                draft + self._hearing(costs, layers > 0),
+                self._verifying(costs),
+                _told(costs.accept, self.nodes),
+                _told(costs.commit, self.new),
+                np.zeros(len(layers)) if timed else _told(lambda count: priced_policy(costs, count), layers),
+            ],
+            axis=1,
+        )
+
+    def _hearing(self, costs: Costs, asked: Any) -> FloatArray:
+        """Seconds that the drafter takes to hear of the text before each round in which it is asked."""
+        (rounds,) = asked.nonzero()
+        found, texts, contexts = np.zeros(len(asked)), self.texts[rounds], self.contexts[rounds]
+        firsts, prompts = begins_of(texts), np.zeros(len(rounds), dtype=np.int64)
+        heard = np.concatenate([[0], contexts[:-1]])
+        prompts[firsts] = heard[firsts] = self.prompts[texts[firsts]]
+        found[rounds] = _told(lambda *told: hearing(costs, *told), prompts, contexts - heard)
+        return found
+
+    def _verifying(self, costs: Costs) -> FloatArray:
+        sizes, contexts = distinct(self.nodes), distinct(self.contexts)
+        told = costs.verify_after(sizes, contexts.tolist())
+        lines = np.full((len(contexts), len(sizes)), np.nan)
+        for line, known in zip(lines, told, strict=True):
+            if known is not None:
+                line[:] = known
+        found: FloatArray = lines[contexts.searchsorted(self.contexts), sizes.searchsorted(self.nodes)]
+        for place in np.isnan(found).nonzero()[0].tolist():  # of other trees nothing is known, perhaps
+            found[place] = costs.verify(int(self.nodes[place]), int(self.contexts[place])) or 0.0
+        return found
+
+
+def seconds_behind(parts: FloatArray) -> FloatArray:
+    """Those of the spans that `behind` makes of the parts of rounds from 0 on, to the bit; same shape."""
+    return np.diff(parts.cumsum(axis=1), axis=1, prepend=0.0)
+
+
+def spans_of(parts: FloatArray) -> tuple[Span, ...]:
+    """The parts of a round, of which the policy's is left out where nothing of it is priced."""
+    named = dict(zip(PARTS, parts.tolist(), strict=True))
+    return tuple(behind({part: seconds for part, seconds in named.items() if seconds or part != "policy"}, 0.0))
+
+
+def _told(ask: Callable[..., float | None], *sizes: IntArray) -> FloatArray:
+    """What is said of sizes, 0 where nothing is known; each is asked for once."""
+    last, keys = sizes[-1], sizes[0]
+    if len(sizes) > 1:
+        keys = sizes[0] * (1 + last.max(initial=0)) + last
+    known = distinct(keys)
+    first = np.empty(len(known), dtype=np.int64)
+    places = known.searchsorted(keys)
+    first[places] = np.arange(len(keys))
+    asked = zip(*(size[first].tolist() for size in sizes), strict=True)
+    return np.array([ask(*size) or 0.0 for size in asked], dtype=np.float64)[places]
