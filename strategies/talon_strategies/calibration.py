@@ -1,5 +1,8 @@
 """What drafted probabilities are worth: how often the target agrees, learnt from what was accepted and rejected."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import attrs
 import numpy as np
 from numpy.typing import NDArray
@@ -32,11 +35,12 @@ class Calibration:
 
     Attributes:
         line: offset and slope, shape `(2,)`.
-        precision: of the line, shape `(2, 2)`.
+        precision: of the line, a matrix of two rows that is its own mirror image: the first row and the last number,
+            shape `(3,)`.
     """
 
     line: FloatArray = attrs.field(factory=lambda: np.array(START))
-    precision: FloatArray = attrs.field(factory=lambda: np.diag(TRUST))
+    precision: FloatArray = attrs.field(factory=lambda: np.array([TRUST[0], 0.0, TRUST[1]]))
 
     def accepted(self, logp: FloatArray) -> FloatArray:
         """Log-probabilities of being accepted; padding keeps minus infinity.
@@ -60,20 +64,41 @@ class Calibration:
         if not tested:
             return
         logp = tree.path_logp[tested] - tree.path_logp[[parents[node] for node in tested]]
-        self.step(*told_by(logp, np.array([node in accepted for node in tested]), self.line[0], self.line[1]))
+        told = told_by(logp, np.array([node in accepted for node in tested]), self.line[0], self.line[1])
+        sums = told.cumsum(axis=1)[:, -1].tolist()  # in their order, as of several texts
+        self.line[:], self.precision[:] = stepped(self.line.tolist(), self.precision.tolist(), sums)
 
-    def step(self, odds: FloatArray, weights: FloatArray, errors: FloatArray) -> None:
-        """One step of Newton's method, by what `told_by` says of the tokens that were tested, at least one.
+
+class CalibrationOfEach:
+    """`Calibration` of several texts, side by side; what is learnt here, each text's own knows.
+
+    Args:
+        of: of each text.
+
+    Attributes:
+        lines: of each, shape `(texts, 2)`.
+    """
+
+    def __init__(self, of: Sequence[Calibration]) -> None:
+        self.lines = np.array([one.line for one in of])
+        self._precisions = np.array([one.precision for one in of])
+        for one, line, precision in zip(of, self.lines, self._precisions, strict=True):
+            one.line, one.precision = line, precision
+
+    def learn(self, texts: IntArray, logp: FloatArray, accepted: NDArray[np.bool_]) -> None:
+        """Take note of the tokens that a round of each of some texts has tested.
 
         Args:
-            odds: shape `(tested,)`.
-            weights: likewise.
-            errors: likewise.
+            texts: whose each token is, shape `(tested,)`.
+            logp: the drafter's log-probabilities of them after their parents, likewise.
+            accepted: which were accepted, likewise.
         """
-        self.precision = self.precision + moments(odds, weights)
-        self.line = self.line + solved(self.precision, float(errors.sum()), float(errors @ odds))
-        if self.line[1] < LEAST_SLOPE:
-            self.line[1] = LEAST_SLOPE
+        size, line = len(self.lines), self.lines[texts]
+        told = told_by(logp, accepted, line[:, 0], line[:, 1])
+        (own,) = np.bincount(texts, minlength=size).nonzero()
+        sums = [np.bincount(texts, each, size)[own] for each in told]
+        lines, precisions = stepped(self.lines[own].T, self._precisions[own].T, sums)
+        self.lines[own], self._precisions[own] = np.transpose(lines), np.transpose(precisions)
 
 
 def calibrated(logp: FloatArray, offset: FloatArray, slope: FloatArray) -> FloatArray:
@@ -89,9 +114,7 @@ def calibrated(logp: FloatArray, offset: FloatArray, slope: FloatArray) -> Float
     return found
 
 
-def told_by(
-    logp: FloatArray, accepted: NDArray[np.bool_], offset: FloatArray, slope: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+def told_by(logp: FloatArray, accepted: NDArray[np.bool_], offset: FloatArray, slope: FloatArray) -> FloatArray:
     """What tokens that were tested tell.
 
     Args:
@@ -101,21 +124,30 @@ def told_by(
         slope: likewise.
 
     Returns:
-        Their log-odds, what each weighs in the precision of the line, and how much more it was accepted than expected.
+        What each weighs in the precision of the line, times 1, its log-odds, and their square; and how much more it was
+        accepted than expected, times 1, and its log-odds. Shape `(5, tested)`.
     """
     odds = log_odds_of(logp, CERTAIN)
     expected = 1.0 / (1.0 + np.exp(-offset - slope * odds))
-    return odds, expected * (1.0 - expected), accepted - expected
+    weights, errors = expected * (1.0 - expected), accepted - expected
+    weighed = weights * odds
+    return np.stack([weights, weighed, weighed * odds, errors, errors * odds])
 
 
-def moments(odds: FloatArray, weights: FloatArray) -> FloatArray:
-    """The sums of the weights, times 1, the odds, and their squares, as a matrix of shape `(2, 2)`."""
-    first = float(weights @ odds)
-    return np.array([[float(weights.sum()), first], [first, float((weights * odds) @ odds)]])
+Numbers = Any
+"""A sequence of numbers of one text, or of arrays of those of several."""
 
 
-def solved(matrix: FloatArray, first: float, second: float) -> FloatArray:
-    """The x of matrix x = (first, second), where the matrix has shape `(2, 2)`: sooner than by a general solver."""
-    (a, b), (c, d) = matrix.tolist()
-    whole = a * d - b * c
-    return np.array([(d * first - b * second) / whole, (a * second - c * first) / whole])
+def stepped(line: Numbers, precision: Numbers, sums: Numbers) -> tuple[Numbers, Numbers]:
+    """A line and its precision after one step of Newton's method.
+
+    Args:
+        line: before, offset and slope.
+        precision: before; see `Calibration`.
+        sums: of what `told_by` says of tokens.
+    """
+    a, b, d = (before + told for before, told in zip(precision, sums[:3], strict=True))
+    first, second = sums[3:]
+    whole = a * d - b * b
+    offset, slope = line[0] + (d * first - b * second) / whole, line[1] + (a * second - b * first) / whole
+    return [offset, np.maximum(slope, LEAST_SLOPE)], [a, b, d]

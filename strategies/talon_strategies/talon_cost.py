@@ -123,14 +123,14 @@ class TalonCost(CostAware, ForestLearner):
 
     def first_width(self) -> int:
         """`width` for a tree that is the root alone; asked once a round, as it notes what reading the text costs."""
-        known, learnt, width = self.known, self.learnt, self.breadth
         if self.pauses:
             return 0
+        known, learnt, width = self.known, self.learnt, self.breadth
         self.renew()
         known.stands = max(known.stands, 1)  # in this round they do
-        if not self.reads():
+        if (learnt.unread or not learnt.begun) and not self.reads():
             return 0
-        learnt.asked = self.layer(1, width)
+        learnt.asked = known.layers.get((1, width)) or self.layer(1, width)
         if learnt.asked + known.verifying.item(1) <= self.most:
             return width
         learnt.asked = learnt.catching_up = 0.0
@@ -144,7 +144,7 @@ class TalonCost(CostAware, ForestLearner):
         """
         verifying = self.known.verifying
         nodes = min(WIDTH, len(verifying) - 1)
-        price = self.learnt.rate * float(verifying[nodes] - verifying[0]) / nodes
+        price = self.learnt.rate * (verifying.item(nodes) - verifying.item(0)) / nodes
         return WIDEST if price * WIDEST <= 1.0 else 1 << int(1.0 / price).bit_length()
 
     def scored(self, tree: TokenTree, candidates: Candidates) -> tuple[FloatArray, Candidates]:
@@ -249,7 +249,7 @@ class TalonCost(CostAware, ForestLearner):
         if self.known.drafting:
             falling = -learnt.scores
             falling.sort()
-            expected = float(np.exp(-falling[:nodes]).sum())
+            expected = float(np.exp(-falling[:nodes]).cumsum()[-1])
             self.learn(round_)
             for own, brought in learnt.layers:
                 learnt.following.learn(own, brought)
@@ -271,8 +271,8 @@ class TalonCost(CostAware, ForestLearner):
             learnt.left = max(learnt.left - 1, 0)
             learnt.paid(new, 1.0 + (asked + read) / known.plain)
             return
-        passes = float((known.drafting[-1] + known.verifying[nodes - 1]) / known.plain)
-        learnt.paid(new, passes + read / float(known.plain))
+        passes = (known.drafting[-1] + known.verifying.item(nodes - 1)) / known.plain
+        learnt.paid(new, passes + read / known.plain)
         learnt.went(expected, new, passes)
         learnt.width = self.looked_at()
         known.drafting = []

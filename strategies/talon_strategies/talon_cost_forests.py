@@ -11,7 +11,7 @@ from talon_core.forest_grower import ForestGrowth
 from talon_core.forest_learner import ForestRound, LearningForest
 from talon_core.tree import FloatArray, IntArray
 from talon_core.tree_arrays import by_number, highest_of_each, lowest_of_rows, taken
-from talon_strategies.calibration import calibrated, told_by
+from talon_strategies.calibration import CalibrationOfEach, calibrated
 from talon_strategies.cost_aware import rates, sizes_up_to
 from talon_strategies.following import BEST, FollowingOfEach
 
@@ -40,7 +40,7 @@ class TalonCostForest(LearningForest):
         self._learnt = [one.learnt for one in policies]
         texts, budget = len(policies), self._first.budget
         self._following = FollowingOfEach([one.following for one in self._learnt])
-        self._lines = np.array([one.calibration.line for one in self._learnt])  # (texts, 2)
+        self._calibration = CalibrationOfEach([one.calibration for one in self._learnt])
         self._verifying = np.zeros((texts, budget))
         for own, known in zip(self._verifying, self._known, strict=True):
             if len(known.verifying):
@@ -129,7 +129,7 @@ class TalonCostForest(LearningForest):
         asked = np.arange(1, 1 + int(rows.max())) == rows[:, None]
         self._drafting[trees] += self._priced(trees, kinds, asked)[asked]
         above = self._scores.take(candidates.frontier)[:, None]
-        line = self._lines.take(candidates.trees, axis=0)
+        line = self._calibration.lines.take(candidates.trees, axis=0)
         offered = above + calibrated(candidates.logp, line[:, :1], line[:, 1:])
         conditional = np.exp(offered - above)
         self._note(candidates, conditional)
@@ -284,28 +284,18 @@ class TalonCostForest(LearningForest):
         falling = np.full((len(held), int(held.max())), np.inf)
         falling[np.arange(falling.shape[1]) < held[:, None]] = -self._scores[by_number(forest.trees, forest.size)]
         falling.sort(axis=1)
-        prob, found = np.exp(-falling), np.zeros(len(held))
-        for text in drafted.nonzero()[0].tolist():
-            found[text] = prob[text, : nodes[text]].sum()
-        listed: list[float] = found.tolist()
-        return listed
+        sums = np.exp(-falling).cumsum(axis=1)  # added up in their order, as of one text
+        found: list[float] = np.where(drafted, sums[np.arange(len(held)), nodes - 1], 0.0).tolist()
+        return found
 
     def _calibrate(self, round_: ForestRound, drafted: NDArray[np.bool_]) -> None:
         """Learn from the tokens that were tested; see `Calibration.learn`."""
         forest = round_.forest
         tested = round_.kept & round_.accepted[forest.parents] & (forest.parents >= 0) & drafted[forest.trees]
         (nodes,) = tested.nonzero()
-        trees = forest.trees[nodes]
-        order = by_number(trees, forest.size)
-        nodes, trees = nodes[order], trees[order]
+        nodes = nodes[by_number(forest.trees[nodes], forest.size)]
         logp = forest.path_logp[nodes] - forest.path_logp[forest.parents[nodes]]
-        line = self._lines[trees]
-        told = told_by(logp, round_.accepted[nodes], line[:, 0], line[:, 1])
-        for text, own in enumerate(_parts(trees, forest.size)):
-            if own.start < own.stop:
-                calibration = self._learnt[text].calibration
-                calibration.step(*(each[own] for each in told))
-                self._lines[text] = calibration.line
+        self._calibration.learn(forest.trees[nodes], logp, round_.accepted[nodes])
 
     def _tell(self, texts: Sequence[int]) -> None:
         """Tell the policies of texts that were drafted for what `TalonCost.went` asks for."""

@@ -30,6 +30,11 @@ class Along:
         """By the ranks of each position."""
         return cls(ints([rank for own in ranks for rank in own]), ints([*map(len, ranks)]))
 
+    @classmethod
+    def joined(cls, texts: "Sequence[Along]") -> "Along":
+        """Along several texts, at least one, behind each other: no pass leads from one into the next."""
+        return cls(np.concatenate([one.ranks for one in texts]), np.concatenate([one.reach for one in texts]))
+
     def __len__(self) -> int:
         return len(self.reach)
 

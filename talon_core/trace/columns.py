@@ -318,10 +318,11 @@ def _check(text: TextTrace) -> None:
         raise ValueError("its ranks lead beyond its end")
     if len(starts) != text.positions + 1 or starts[0] != 0 or starts[-1] != count or (np.diff(starts) < 0).any():
         raise ValueError(f"its rows are not those of {text.positions} positions")
-    if (rows.above >= np.arange(count, dtype=rows.above.dtype)).any() or (rows.above < NO_ROW).any():
+    above, begins = rows.above, starts[:-1][np.diff(starts) > 0]
+    if (above >= np.arange(count, dtype=above.dtype)).any():
         raise ValueError("a row stands before the one above it")
-    if ((rows.above[1:] < rows.above[:-1]) & (rows.above[1:] != NO_ROW)).any():
+    (falls,) = (above[1:] < above[:-1]).nonzero()
+    if (above[1 + falls] != NO_ROW).any():
         raise ValueError("rows do not stand in the order of those above them")
-    begins = starts[:-1][np.diff(starts) > 0]
-    if not np.array_equal(np.flatnonzero(rows.above == NO_ROW), begins):
+    if (above[begins] != NO_ROW).any() or np.count_nonzero(above == NO_ROW) != len(begins):
         raise ValueError("a position has several roots, or none")

@@ -20,6 +20,8 @@ from talon_core.trace.several import PADDING, SeveralTexts
 from talon_core.tree import FloatArray, IntArray, read_only
 from talon_core.tree_arrays import begins_of, ints
 
+NO_ROWS = np.arange(0)
+
 
 @attrs.frozen(eq=False, slots=False)
 class Layer:
@@ -296,19 +298,25 @@ class Grown:
             found += np.bincount(forest.trees[went_on], minlength=size)
         return found
 
-    def check(self, trees: NDArray[np.bool_], vocab_size: int) -> None:
+    def rows(self, trees: IntArray) -> IntArray:
+        """The rows that were looked at for some of the trees, `NO_ROW` among them, shape `(rows,)`."""
+        if not self.layers:
+            return NO_ROWS
+        wanted = np.zeros(len(self.positions), dtype=bool)
+        wanted[trees] = True
+        return np.concatenate([layer.rows[wanted[layer.trees]] for layer in self.layers])
+
+    def check(self, trees: IntArray, vocab_size: int) -> None:
         """Refuse what was looked at for some of the trees, if it was changed, and faults in these.
 
         Raises:
             ValueError: if it was.
             PluginError: if the policy has broken its contract in one of them.
         """
-        if self.layers:
-            rows = np.concatenate([layer.rows[trees[layer.trees]] for layer in self.layers])
-            self.texts.check(rows, self.widest, vocab_size)
-        for tree, fault in self.faults.items():
-            if trees[tree]:
-                raise fault
+        self.texts.check(self.rows(trees), self.widest, vocab_size)
+        for tree in trees.tolist():
+            if tree in self.faults:
+                raise self.faults[tree]
 
     def parts(self, tree: int, costs: Costs, context: int, untold: Untold, timed: bool) -> dict[str, float]:
         """What the parts of a round with a tree would take; `untold` and `timed` are those of `priced`."""

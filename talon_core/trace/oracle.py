@@ -99,8 +99,8 @@ def best_trees(texts: Sequence[Along], nodes: int | None = None, seconds: float 
         seconds: the fewest that all texts take; None where no costs are known.
     """
     most = math.inf if nodes is None else nodes
-    new = sum(map(len, texts))
-    passes = [sum(text.in_hindsight(most) for text in texts), sum(text.by_the_laws(most) for text in texts)]
+    all_ = Along.joined([Along.listed([]), *texts])
+    new, passes = len(all_), (all_.in_hindsight(most), all_.by_the_laws(most))
     in_hindsight, by_the_laws = (new / count if new else 0.0 for count in passes)
     return BestTrees(nodes, in_hindsight, by_the_laws, new / seconds if seconds else None)
 

@@ -77,7 +77,6 @@ class _Pool:
         self._waiting = deque(range(len(things)))
         self._died: set[int] = set()  # places at which a process has died
         self._workers: dict[Connection, _Worker] = {}  # those that are at something
-        self._started: list[ForkProcess] = []
 
     def results(self, count: int) -> Iterator[tuple[int, Any]]:
         try:
@@ -94,18 +93,17 @@ class _Pool:
                         continue
                     self._go_on(worker)
                     yield place, taken(kind, found)
-        finally:
+        finally:  # those that have nothing more to do end by themselves, which nobody needs to wait for
             for worker in self._workers.values():
                 worker.process.terminate()
-            for process in self._started:
-                process.join()
+            for worker in self._workers.values():
+                worker.process.join()
 
     def _start(self) -> None:
         context = multiprocessing.get_context("fork")
         here, there = context.Pipe()
         process = context.Process(target=_serve, args=(self._work, self._things, there, os.getpid()), daemon=True)
         process.start()
-        self._started.append(process)
         there.close()  # else its death would not be seen
         self._workers[here] = worker = _Worker(process, here, -1)
         self._go_on(worker)

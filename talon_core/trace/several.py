@@ -87,7 +87,9 @@ class SeveralTexts:
         kind = np.int32 if 2 * self.first_rows[-1] < np.iinfo(np.int32).max else np.int64
         order = np.empty(self.first_rows[-1], dtype=kind)
         for begin, rows in zip(self.first_rows.tolist(), self.rows, strict=False):
-            order[begin : begin + len(rows.above)] = 2 * (rows.above.astype(kind) + begin) + 1
+            own = order[begin : begin + len(rows.above)]
+            np.multiply(rows.above, 2, out=own, casting="unsafe")
+            own += 2 * begin + 1
         roots = self.roots[self.roots != NO_ROW]
         order[roots] = 2 * roots
         return order

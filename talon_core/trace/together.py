@@ -22,9 +22,9 @@ from talon_core.trace.prices import Untold, behind, seconds_of
 from talon_core.trace.replay import Method, Replay, Replayed, Totals
 from talon_core.trace.several import SeveralTexts
 from talon_core.tree import FloatArray, IntArray
-from talon_core.tree_arrays import distinct, ints
+from talon_core.tree_arrays import by_number, distinct, ints
 
-TREES, NODES = 512, 1 << 17
+TREES, NODES = 512, 1 << 18
 """Trees that are begun with, at most: fewer hardly take less time, and more of them turn out to be at no round's begin;
 and how many nodes they may have together while they are drafted, as each may have a row of candidates in the memory."""
 
@@ -66,20 +66,32 @@ class _Growing:
         self._grown.append(Grown.at(growing, self._texts, positions, self._vocab_size))
         return self._grown[-1]
 
+    @cached_property
+    def _rounds_of(self) -> list[tuple[Grown, IntArray, IntArray]]:
+        """Trees that have grown together, the positions of rounds that have one of them, and which tree that is."""
+        begins = np.concatenate(self._begins)
+        which, trees = self._where[begins].T
+        order = by_number(which, len(self._grown))
+        ends = np.bincount(which, minlength=len(self._grown)).cumsum()[:-1]
+        parts = (np.split(each[order], ends) for each in (begins, trees))
+        return [*zip(self._grown, *parts, strict=True)]
+
     def _check(self) -> None:
-        which, trees = self._where[np.concatenate(self._begins)].T
-        for number, grown in enumerate(self._grown):
-            begun = np.zeros(len(grown.positions), dtype=bool)
-            begun[trees[which == number]] = True
-            grown.check(begun, self._vocab_size)
+        """Refuse what was looked at for the trees of rounds, if it was changed, and faults in these."""
+        looked_at: dict[int, list[IntArray]] = {}  # rows, by how many candidates of each
+        for grown, _, trees in self._rounds_of:
+            looked_at.setdefault(grown.widest, []).append(grown.rows(trees))
+        for widest, rows in looked_at.items():
+            self._texts.check(distinct(np.concatenate(rows)), widest, self._vocab_size)
+        for grown, _, trees in self._rounds_of:
+            if grown.faults:
+                grown.check(trees, self._vocab_size)
 
     def _at(self, name: str) -> IntArray:
         """What the trees of rounds have, by position."""
-        begins = np.concatenate(self._begins)
-        found, which = np.zeros(self._count, dtype=np.int64), self._where[begins, 0]
-        for number, grown in enumerate(self._grown):
-            own = begins[which == number]
-            found[own] = getattr(grown, name)[self._where[own, 1]]
+        found = np.zeros(self._count, dtype=np.int64)
+        for grown, begins, trees in self._rounds_of:
+            found[begins] = getattr(grown, name)[trees]
         return found
 
     @cached_property
@@ -102,12 +114,10 @@ class _Growing:
         """The layers that were drafted in rounds, as `Rounds.layers`."""
         rounds, found = np.empty(self._count, dtype=np.int64), [np.empty((3, 0), dtype=np.int64)]
         rounds[begins] = np.arange(len(begins))
-        for number, grown in enumerate(self._grown):
-            begun = np.zeros(len(grown.positions), dtype=bool)
-            begun[self._where[begins[self._where[begins, 0] == number], 1]] = True
+        for grown, own, trees in self._rounds_of:
             for layer in grown.layers:
-                (trees,) = (begun & (layer.sizes > 0)).nonzero()
-                found.append(np.stack([rounds[grown.positions[trees]], layer.sizes[trees], layer.widths[trees]]))
+                sizes = layer.sizes[trees]
+                found.append(np.stack([rounds[own], sizes, layer.widths[trees]])[:, sizes > 0])
         return np.concatenate(found, axis=1)
 
     def _seconds(self, number: int) -> float | None:
@@ -237,7 +247,7 @@ class Planned(_Growing):
             grown, context = self._grown[which], text.prompt_tokens + position - first
             tree = position - int(grown.positions[0])
             if tree in grown.faults:
-                grown.check(np.arange(len(grown.positions)) == tree, self._vocab_size)
+                grown.check(ints([tree]), self._vocab_size)
             nodes, drafted_nodes, step = grown.numbers[tree]
             self._where[position] = which, tree
             if listens:
@@ -268,7 +278,7 @@ class Planned(_Growing):
             with blaming("tree policy", policy, "ends_after"):
                 plan = plan.ended(policy.ends_after(grown.asked(tree)))
         except PluginError:  # what a changed file has led to is not the policy's fault
-            grown.check(np.arange(len(grown.positions)) == tree, self._vocab_size)
+            grown.check(ints([tree]), self._vocab_size)
             raise
         return self._place(plan, position)
 
@@ -344,7 +354,7 @@ class SideBySide(_Growing):
         """A round of each text that goes on; the tokens that it emits, 0 of the others."""
         grown = self._grow(learning, positions, np.where(goes_on, self._deepest[positions], 0))
         if grown.faults:
-            grown.check(goes_on, self._vocab_size)
+            grown.check(goes_on.nonzero()[0], self._vocab_size)
         new = np.where(goes_on, grown.steps, 0)
         own = positions[goes_on]
         self._steps[own] = new[goes_on]
@@ -354,7 +364,7 @@ class SideBySide(_Growing):
                 shown = grown.forest.copied(), grown.kept.copy(), grown.accepted.copy(), new.copy()
                 learning.observe_forest(ForestRound(*shown))
         except PluginError:  # what a changed file has led to is not the policy's fault
-            grown.check(goes_on, self._vocab_size)
+            grown.check(goes_on.nonzero()[0], self._vocab_size)
             raise
         return new
 
