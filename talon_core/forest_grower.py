@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from talon_core.basics.overriding import overrides
 from talon_core.forest import Count, Forest, ForestCandidates
 from talon_core.policy import TreePolicy
 from talon_core.tree import IntArray
@@ -79,13 +80,9 @@ def forest_grower(policy: TreePolicy) -> ForestGrower | None:
     """A policy as one that grows forests; None if it has not the ability, or a subclass has changed what it does."""
     if not isinstance(policy, ForestGrower):
         return None
-    classes = type(policy).__mro__
-
-    def place(method: str) -> int:
-        return next(number for number, one in enumerate(classes) if method in vars(one))
-
-    changed = any(place(one) < place(other) for one, other in ALIKE.items())
-    changed |= any(place(hook) < place("grow_forest") for hook in policy.hooks)
+    cls = type(policy)
+    changed = any(overrides(cls, [one], other) for one, other in ALIKE.items())
+    changed |= overrides(cls, policy.hooks, "grow_forest")
     return None if changed or policy.children != "deterministic" or not policy.learns_nothing() else policy
 
 

@@ -8,6 +8,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from talon_core.basics.overriding import overrides
 from talon_core.drawn import KINDS
 from talon_core.errors import PluginError, blaming, naming, written
 from talon_core.forest import Forest, ForestCandidates
@@ -116,13 +117,7 @@ def forest_learner(policy: TreePolicy) -> ForestLearner | None:
     """
     if not isinstance(policy, ForestLearner) or not KINDS[policy.children].fixed or policy.children == "sampled":
         return None
-    classes = type(policy).__mro__
-
-    def place(method: str) -> int:
-        return next(number for number, one in enumerate(classes) if method in vars(one))
-
-    alone = "width", "grow", "finish", "observe", *policy.hooks
-    if any(place(method) < place("beside") for method in alone):
+    if overrides(type(policy), ("width", "grow", "finish", "observe", *policy.hooks), "beside"):
         return None
     with blaming("tree policy", policy, "learns_beside"):
         return policy if policy.learns_beside() else None

@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from talon_core.basics.overriding import overrides
 from talon_core.errors import PluginError, blaming, is_whole, naming, written
 from talon_core.policy import TreePolicy
 from talon_core.rounds import Round
@@ -194,10 +195,5 @@ def forest_planner(policy: TreePolicy) -> ForestPlanner | None:
     """A policy as one that plans; None if it has not the ability, or a subclass has changed what it does."""
     if not isinstance(policy, ForestPlanner) or policy.children != "deterministic":
         return None
-    classes = type(policy).__mro__
-
-    def place(method: str) -> int:
-        return next(number for number, one in enumerate(classes) if method in vars(one))
-
-    grows = "width", "grow", "finish", *policy.hooks
-    return None if any(place(method) < place("plan") for method in grows) else policy
+    changed = overrides(type(policy), ("width", "grow", "finish", *policy.hooks), "plan")
+    return None if changed else policy
