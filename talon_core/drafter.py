@@ -91,11 +91,14 @@ class Proposed:
         draft_passes: forward passes of a draft model that it took.
         reading: what it had to read first, as a prompt is read: of prompts for which nothing was drafted before, and of
             what came while drafting paused. None where there was nothing, and where there was little.
+        prepared: whether something was made for later passes like these, such as a recording, so that the time of these
+            tells nothing of others; see `Executor.preparations`.
     """
 
     candidates: Sequence[Candidates]
     draft_passes: int = 0
     reading: Reading | None = None
+    prepared: bool = False
 
 
 @attrs.frozen(eq=False)

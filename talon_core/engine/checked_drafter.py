@@ -172,6 +172,7 @@ def checked_proposal(drafter: object, given: object, frontiers: int) -> Proposed
         candidates: Any = given.candidates
         passes: Any = given.draft_passes
         reading: Any = given.reading
+        prepared = bool(given.prepared)
     if not isinstance(candidates, (list, tuple)) or len(candidates) != frontiers:
         count = f"{len(candidates)} items" if isinstance(candidates, list | tuple) else type(candidates).__name__
         raise PluginError(
@@ -188,4 +189,4 @@ def checked_proposal(drafter: object, given: object, frontiers: int) -> Proposed
             f"{naming('drafter', drafter)} says that it has read {written(reading)}; it must be a Reading, or None "
             "where it has read nothing"
         )
-    return Proposed(list(candidates), int(passes), reading)
+    return Proposed(list(candidates), int(passes), reading, prepared)

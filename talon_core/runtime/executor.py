@@ -119,7 +119,7 @@ class Executor(ABC):
 
     @property
     def preparations(self) -> int:
-        """How often a pass or a call took longer than others like it will, as it was recorded; on a host 0."""
+        """How often a pass or a call took longer than others like it will, as it was being recorded."""
         return 0
 
     @property
@@ -388,6 +388,10 @@ class HostExecutor(Executor):
     @property
     def recorded(self) -> int:
         return self._passes.recorded if self._passes is not None else 0
+
+    @property
+    def preparations(self) -> int:
+        return self._passes.prepared if self._passes is not None else 0
 
     def run(
         self,

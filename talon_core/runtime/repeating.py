@@ -49,6 +49,8 @@ class RepeatedPasses:
 
     Attributes:
         seen: why all passes run as they are for now; None where they need not.
+        prepared: how many passes took longer than others like them will: those that came before theirs was written
+            down, those in which it was, and those that were run both ways.
     """
 
     def __init__(self, recorder: PassRecorder, cache: TreeCache) -> None:
@@ -57,6 +59,7 @@ class RepeatedPasses:
         self._kinds: dict[Hashable, _Kind] = {}
         self._refused: dict[Hashable, str] = {}
         self.seen: str | None = None
+        self.prepared = 0
 
     @property
     def recorded(self) -> int:
@@ -104,8 +107,12 @@ class RepeatedPasses:
         if len(self._kinds) > MOST_KINDS:
             self._kinds.pop(next(iter(self._kinds)))
         if own.runs <= RECORDED_AFTER:
+            self.prepared += 1
             return plainly()
-        if own.recorded is None or not own.recorded.fits(queries, more):
+        sort = queries > 1, sum(count > 0 for count in inputs.counts) > 1
+        fits = own.recorded is not None and own.recorded.fits(queries, more)
+        self.prepared += not fits or own.checked.get(sort, 0) < CHECKED
+        if not fits:
             set_up()  # an error of it is none of the pass, and what it does is no part of it
             try:
                 own.recorded, own.checked = self._recorder.record(work, self._cache, queries, more), {}
@@ -114,7 +121,6 @@ class RepeatedPasses:
                     raise
                 self._refuse(kind, one_line(error))
                 return plainly()
-        sort = queries > 1, sum(count > 0 for count in inputs.counts) > 1
         expected = plainly() if own.checked.get(sort, 0) < CHECKED else None
         self._cache.make_room_for(inputs.counts)
         try:

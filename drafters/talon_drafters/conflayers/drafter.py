@@ -105,6 +105,7 @@ class ConfLayersDrafter(Drafter):
     @torch.inference_mode()
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
         self._look()
+        before = self.executor.preparations
         passes = sum(self._choose(self._slots[one.slot]) for one in frontiers)
         alike: dict[Skip, list[int]] = {}
         for place, one in enumerate(frontiers):
@@ -123,7 +124,8 @@ class ConfLayersDrafter(Drafter):
         finally:
             cache.committed(dict.fromkeys(self._drafting, 0))
             self._passes = cache.passes
-        return Proposed([answers[place] for place in range(len(frontiers))], passes + len(alike))
+        found = [answers[place] for place in range(len(frontiers))]
+        return Proposed(found, passes + len(alike), prepared=self.executor.preparations > before)
 
     def _drafted(self, skip: Skip, frontiers: Sequence[Frontier]) -> list[Candidates]:
         """One pass without these layers."""

@@ -158,6 +158,7 @@ class ModelDrafter(Drafter):
         waiting = [one.slot for one in known if self._slots[one.slot].waits_long]
         counts = {slot: len(self._slots[slot].pending) - 1 for slot in waiting}
         reading = timed_reading(self.executor.device, sum(counts.values()), lambda: self._read(counts))
+        before = self.executor.preparations
         ran = self._runner.run({one.slot: self._slots[one.slot].stage(one.tree, one.nodes) for one in known})
         # before a frontier, tokens that were not cached yet; behind the vocabulary, padding
         places, first = last_rows(ran.starts, {one.slot: len(one.nodes) for one in known})
@@ -165,7 +166,8 @@ class ModelDrafter(Drafter):
         scores = self.executor.lasting(rows_at(ran.logits, places)[:, : self._vocabulary.size])
         best = Best.of(scores, max(one.width for one in known), self._vocabulary, self.executor)
         answers = best.shared_out(within, first)
-        return Proposed([answer.among(one.nodes) for answer, one in zip(answers, frontiers, strict=True)], 1, reading)
+        answers = [answer.among(one.nodes) for answer, one in zip(answers, frontiers, strict=True)]
+        return Proposed(answers, 1, reading, self.executor.preparations > before)
 
     def commit(self, committed: Mapping[int, Committed]) -> None:
         self._runner.commit({slot: self._slots[slot].commit(one) for slot, one in committed.items()})

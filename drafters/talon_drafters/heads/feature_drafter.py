@@ -210,7 +210,7 @@ class FeatureDrafter(Drafter):
             self._rows.clear()
         first = all(self._slots[one.slot].staged is None for one in known)
         reading = self._read_first([one.slot for one in known if self._slots[one.slot].waits_long])
-        staged = {}
+        before, staged = self.executor.preparations, {}
         for one in sorted(known, key=lambda one: one.slot):
             own = self._slots[one.slot]
             if own.staged is None:
@@ -222,7 +222,7 @@ class FeatureDrafter(Drafter):
         # before a frontier's rows, pairs that were only pending
         places, starts = last_rows(inputs.layout.starts, {one.slot: len(one.nodes) for one in known})
         best = self._run(inputs, [*staged], places, max(one.width for one in known), first)
-        return Proposed(best.shared_out(frontiers, starts), 1, reading)
+        return Proposed(best.shared_out(frontiers, starts), 1, reading, self.executor.preparations > before)
 
     def _read_first(self, slots: Sequence[int]) -> Reading | None:
         """As `_catch_up`; returns what it took."""

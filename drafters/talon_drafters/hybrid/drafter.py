@@ -208,7 +208,8 @@ class HybridDrafter(Drafter):
         read = [one.reading for one in proposed if one.reading is not None]
         # all have read the same texts
         reading = Reading(max(one.tokens for one in read), sum(one.seconds for one in read)) if read else None
-        return Proposed(answers, sum(one.draft_passes for one in proposed), reading)
+        passes, prepared = sum(one.draft_passes for one in proposed), any(one.prepared for one in proposed)
+        return Proposed(answers, passes, reading, prepared)
 
     def _looked_up(self, frontier: Frontier) -> list[Sequence[Mapping[int, float]]]:
         """What each look-up has found after each node; nothing where another source is asked."""

@@ -49,7 +49,7 @@ def ask(
     texts: Mapping[int, "Text"],
     frontiers: Sequence[Frontier],
     nodes: Sequence[Sequence[int]],
-) -> tuple[int, Reading | None]:
+) -> tuple[int, Reading | None, bool]:
     """Ask a drafter about some nodes of growing trees, and before that about those above them that it was not asked at.
 
     One that `takes_paths` is asked about all of them at once.
@@ -64,13 +64,13 @@ def ask(
         nodes: of each of these the nodes.
 
     Returns:
-        The draft passes that it took, and what the drafter has read before.
+        The draft passes that it took, what the drafter has read before, and whether a pass was being recorded.
 
     Raises:
         PluginError: if the drafter fails, or answers something else.
         LostError: if it cannot be reached.
     """
-    passes = 0
+    passes, prepared = 0, False
     readings: list[Reading | None] = []
     waiting = [texts[one.slot].unasked(one.tree, own) for one, own in zip(frontiers, nodes, strict=True)]
     while any(waiting):
@@ -87,12 +87,12 @@ def ask(
         with blaming("drafter", named, "propose", but=_is_lost):
             proposed: Any = drafter.propose(wave)
         checked = checked_proposal(named, proposed, len(wave))
-        passes += checked.draft_passes
+        passes, prepared = passes + checked.draft_passes, prepared or checked.prepared
         readings.append(checked.reading)
         for one, given in zip(wave, checked.candidates, strict=True):
             answer = Answer(one, given)
             texts[one.slot].fresh.update({node: (answer, row) for row, node in enumerate(one.nodes.tolist())})
-    return passes, _together(readings)
+    return passes, _together(readings), prepared
 
 
 def _together(readings: Iterable[Reading | None]) -> Reading | None:

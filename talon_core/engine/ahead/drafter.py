@@ -303,9 +303,9 @@ class AheadDrafter(Preparer):
                 for one, own in zip(asking, missing, strict=True)
             )
         )
-        passes, reading = 0, None
+        passes, reading, prepared = 0, None, False
         with self._reaching():
-            passes, reading = ask(self.behind, self._named, self._texts, asking, missing)
+            passes, reading, prepared = ask(self.behind, self._named, self._texts, asking, missing)
         kept = {slot: rows for slot, rows in kept.items() if not self._texts[slot].broken}
         answered: dict[int, Candidates] = {}
         if at_once and self._instant is not None:
@@ -313,7 +313,7 @@ class AheadDrafter(Preparer):
             passes += own
         answered |= {one.slot: self._answer(one, kept[one.slot]) for one in frontiers if one.slot in kept}
         answers = [answered[one.slot] if one.slot in answered else Candidates.unknown(one.nodes) for one in frontiers]
-        return Proposed(answers, passes, reading)
+        return Proposed(answers, passes, reading, prepared)
 
     def _begins_whole(self, frontiers: Sequence[Frontier]) -> bool:
         """Whether the worker drafts a tree whole, of which nothing was prepared. Where several sequences draft together

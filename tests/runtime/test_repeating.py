@@ -1,0 +1,64 @@
+"""Passes of a host that are written down: what is told of the time that they take."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import talon_core
+import talon_core.runtime.executor as executor_module
+from talon_core.costs import MeasuredCosts
+from talon_core.runtime.passes import TreePass
+from talon_core.runtime.repeating import RECORDED_AFTER
+from talon_kernels.native import unavailable
+from talon_tests.tiny_models import tiny_model
+
+PROMPT = torch.tensor([[5, 9, 33, 9, 33, 41, 5, 9]])
+
+
+def test_what_passes_take_that_are_being_recorded_is_not_taken_for_what_others_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if (why := unavailable()) is not None:
+        pytest.skip(f"passes are recorded by the native kernels, and {why}")
+    decoder = talon_core.load(
+        tiny_model("llama", hidden_size=128), drafter="draft-model:skip=1", policy="chain:length=2"
+    )
+    slow, told = [False], {"verified": 0, "drafted": 0}
+
+    class Noticed(TreePass):
+        """A pass that the network itself runs."""
+
+        def __init__(self, *given: Any) -> None:
+            slow[0] = True
+            super().__init__(*given)
+
+    def asked(of: Any, name: str) -> None:
+        ask = getattr(of, name)
+
+        def fresh(*given: Any, **named: Any) -> Any:
+            slow[0] = False
+            return ask(*given, **named)
+
+        monkeypatch.setattr(of, name, fresh)
+
+    def heard(name: str) -> None:
+        tell = getattr(MeasuredCosts, name)
+
+        def noted(costs: MeasuredCosts, *given: Any) -> None:
+            assert not slow[0]
+            told[name] += 1
+            tell(costs, *given)
+
+        monkeypatch.setattr(MeasuredCosts, name, noted)
+
+    monkeypatch.setattr(executor_module, "TreePass", Noticed)
+    asked(decoder.target, "verify")
+    asked(decoder.drafter, "propose")
+    heard("verified")
+    heard("drafted")
+    rounds = decoder.generate(PROMPT, max_new_tokens=60).rounds
+    drafts = sum(round_.draft_passes for round_ in rounds)
+    # not those before a pass is written down, nor the first with one node, nor the first with several
+    assert 1 <= len(rounds) - RECORDED_AFTER - told["verified"] <= 2
+    assert 1 <= drafts - RECORDED_AFTER - told["drafted"] <= 2
