@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from talon_core.basics.logistic import log_odds_of, log_sigmoid
 from talon_core.rounds import Round
 from talon_core.tree import FloatArray, IntArray
+from talon_core.tree_arrays import totals
 
 CERTAIN = 10.0
 """Log-odds are cut at this size: of a token that is surer than that a text tells nothing more."""
@@ -65,7 +66,7 @@ class Calibration:
             return
         logp = tree.path_logp[tested] - tree.path_logp[[parents[node] for node in tested]]
         told = told_by(logp, np.array([node in accepted for node in tested]), self.line[0], self.line[1])
-        sums = told.cumsum(axis=1)[:, -1].tolist()  # in their order, as of several texts
+        sums = totals(told).tolist()
         self.line[:], self.precision[:] = stepped(self.line.tolist(), self.precision.tolist(), sums)
 
 
@@ -134,12 +135,8 @@ def told_by(logp: FloatArray, accepted: NDArray[np.bool_], offset: FloatArray, s
     return np.stack([weights, weighed, weighed * odds, errors, errors * odds])
 
 
-Numbers = Any
-"""A sequence of numbers of one text, or of arrays of those of several."""
-
-
-def stepped(line: Numbers, precision: Numbers, sums: Numbers) -> tuple[Numbers, Numbers]:
-    """A line and its precision after one step of Newton's method.
+def stepped(line: Any, precision: Any, sums: Any) -> tuple[Any, Any]:
+    """A line and its precision after one step of Newton's method: sequences of numbers, or of one array for all texts.
 
     Args:
         line: before, offset and slope.

@@ -5,6 +5,11 @@ import attrs
 ENOUGH = 16
 """Rounds in texts that were drafted for before their gain is trusted."""
 
+FIRST = (2.0, 0.05)
+"""What a drafter is taken to save of each token before texts have told, and as firmly as how many of usual length. Few
+texts tell little: those of which none was worth it are often followed by one that is, and trying a text costs less than
+it may bring."""
+
 MEMORY = 0.9
 """What a text still counts for after another one of usual length. What texts gain differs by far more than what it
 costs to try them."""
@@ -34,10 +39,15 @@ class Alike:
     pause: int = 0
     left: int = 0
 
-    @property
-    def gain(self) -> float | None:
-        """Passes of plain decoding that drafting saves a token; None before enough is known."""
-        return 1.0 - self.passes / self.tokens if self.rounds >= ENOUGH else None
+    def gain(self, usual: float) -> float | None:
+        """Passes of plain decoding that drafting saves a token; None before enough is known.
+
+        Args:
+            usual: tokens of a text.
+        """
+        texts, saved = FIRST
+        tokens, passes = self.tokens + texts * usual, self.passes + texts * usual * (1.0 - saved)
+        return 1.0 - passes / tokens if self.rounds >= ENOUGH else None
 
     def leave_out(self) -> bool:
         """Whether the next text is not tried, where drafting does not pay; ever more are not."""
@@ -77,9 +87,10 @@ class EarnedBack:
         """
         alike = self.by_length.setdefault(unread.bit_length(), Alike())
         if debt > 0.0:
-            gain = alike.gain
+            usual = self.emitted / max(self.texts, 1)
+            gain = alike.gain(usual)
             if gain is not None:
-                if min(most_new, self.emitted / self.texts) * gain >= debt:
+                if min(most_new, usual) * gain >= debt:
                     alike.left = alike.pause = 0
                 elif alike.leave_out():
                     return None

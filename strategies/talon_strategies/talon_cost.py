@@ -13,6 +13,7 @@ from talon_core.forest_learner import ForestLearner
 from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.tree import FloatArray, IntArray, TokenTree
+from talon_core.tree_arrays import totals
 from talon_strategies.best_first import Likeliest
 from talon_strategies.cost_aware import CostAware, rates, sizes_up_to
 from talon_strategies.drawing import NOTHING
@@ -57,9 +58,9 @@ class TalonCost(CostAware, ForestLearner):
     A drafter may first have to read the text (`Costs.catch_up`): the prompt, when it is asked for the first time, and
     what came while drafting paused. The latter counts as what the draft loses. The prompt is read where that is earned
     back in as many tokens as other texts had, and this one may have, at what drafts have gained in those with prompts
-    about as long (`EarnedBack`). Where they have gained too little it is tried ever less often: in each second such
-    text at first, in each 65th at last. All texts together pay for it, from 32 passes, what they have gained and a
-    fiftieth of their time, and never more.
+    about as long (`EarnedBack`). Before these have told much, it is taken to gain a little. Where they have gained too
+    little it is tried ever less often: in each second such text at first, in each 65th at last. All texts together pay
+    for it, from 32 passes, what they have gained and a fiftieth of their time, and never more.
 
     While nothing is known of passes, a node is taken to cost a twentieth and a layer a tenth of a pass over the root.
     All this is ours, and there is nothing to tune: `budget` and `depth` bound the memory that a round may need.
@@ -249,7 +250,7 @@ class TalonCost(CostAware, ForestLearner):
         if self.known.drafting:
             falling = -learnt.scores
             falling.sort()
-            expected = float(np.exp(-falling[:nodes]).cumsum()[-1])
+            expected = float(totals(np.exp(-falling[:nodes])))
             self.learn(round_)
             for own, brought in learnt.layers:
                 learnt.following.learn(own, brought)

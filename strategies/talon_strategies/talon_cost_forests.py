@@ -24,8 +24,8 @@ NO_NODES = np.arange(0)
 class TalonCostForest(LearningForest):
     """The policies of several texts. What each text's numbers are is in its policy; arrays stand side by side here.
 
-    All is computed by the operations that a policy does for its tree, in their order. So what is added up in an order
-    that depends on how much there is, is added up text by text.
+    All is computed by the operations that a policy does for its tree, in their order; sums are added up one after the
+    other (`totals`).
 
     Args:
         policies: of equal options, and with the same costs.

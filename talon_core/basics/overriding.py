@@ -8,7 +8,7 @@ def overrides(cls: type, methods: Collection[str], than: str) -> bool:
 
     Args:
         cls: the class.
-        methods: they.
+        methods: they; one that no class defines is not defined below either.
         than: the other one.
     """
     for one in cls.__mro__:

@@ -172,7 +172,7 @@ def checked_proposal(drafter: object, given: object, frontiers: int) -> Proposed
         candidates: Any = given.candidates
         passes: Any = given.draft_passes
         reading: Any = given.reading
-        prepared = bool(given.prepared)
+        prepared: Any = given.prepared
     if not isinstance(candidates, (list, tuple)) or len(candidates) != frontiers:
         count = f"{len(candidates)} items" if isinstance(candidates, list | tuple) else type(candidates).__name__
         raise PluginError(
@@ -188,5 +188,10 @@ def checked_proposal(drafter: object, given: object, frontiers: int) -> Proposed
         raise PluginError(
             f"{naming('drafter', drafter)} says that it has read {written(reading)}; it must be a Reading, or None "
             "where it has read nothing"
+        )
+    if not isinstance(prepared, bool):
+        raise PluginError(
+            f"{naming('drafter', drafter)} says {written(prepared)} of whether its passes were being recorded; it must "
+            "be True or False"
         )
     return Proposed(list(candidates), int(passes), reading, prepared)

@@ -50,7 +50,8 @@ class RepeatedPasses:
     Attributes:
         seen: why all passes run as they are for now; None where they need not.
         prepared: how many passes took longer than others like them will: those that came before theirs was written
-            down, those in which it was, and those that were run both ways.
+            down, those in which it was, and those that were run both ways. Once there are more kinds than are kept,
+            nobody knows whether the first ones of a kind are such: they are not counted then.
     """
 
     def __init__(self, recorder: PassRecorder, cache: TreeCache) -> None:
@@ -60,6 +61,7 @@ class RepeatedPasses:
         self._refused: dict[Hashable, str] = {}
         self.seen: str | None = None
         self.prepared = 0
+        self._dropped = False
 
     @property
     def recorded(self) -> int:
@@ -73,6 +75,7 @@ class RepeatedPasses:
 
     def forget(self) -> None:
         """Give up what was written down."""
+        self._dropped = False
         self._kinds.clear()
         self._refused.clear()
 
@@ -106,8 +109,9 @@ class RepeatedPasses:
         own.runs += 1
         if len(self._kinds) > MOST_KINDS:
             self._kinds.pop(next(iter(self._kinds)))
+            self._dropped = True
         if own.runs <= RECORDED_AFTER:
-            self.prepared += 1
+            self.prepared += not self._dropped
             return plainly()
         sort = queries > 1, sum(count > 0 for count in inputs.counts) > 1
         fits = own.recorded is not None and own.recorded.fits(queries, more)

@@ -309,9 +309,11 @@ def _check(text: TextTrace) -> None:
         raise ValueError("its columns differ in length")
     if rows.passes.min(initial=0) < 0:
         raise ValueError(f"it has {rows.passes.min()} draft passes of a layer")
-    if text.along is None or len(text.along) != text.positions:
+    if text.along is None or text.along.reach.shape != (text.positions,):
         raise ValueError(f"its ranks are not those of {text.positions} positions")
     ranks, reach = text.along.ranks, text.along.reach
+    if {ranks.dtype.kind, reach.dtype.kind, rows.above.dtype.kind} != {"i"}:
+        raise ValueError("its ranks or its rows are no whole numbers")
     if reach.min() < 0 or ranks.shape != (reach.sum(),) or ranks.min(initial=0) < 0:
         raise ValueError("its ranks and their counts differ")
     if (reach >= np.arange(len(reach), 0, -1)).any():

@@ -1,10 +1,10 @@
 """What rounds of several texts would take, all of them at once."""
 
 from collections.abc import Callable
-from typing import Any
 
 import attrs
 import numpy as np
+from numpy.typing import NDArray
 
 from talon_core.costs import Costs
 from talon_core.rounds import Span
@@ -12,7 +12,7 @@ from talon_core.trace.prices import behind, hearing, priced_policy
 from talon_core.tree import FloatArray, IntArray
 from talon_core.tree_arrays import begins_of, distinct
 
-PARTS = "draft", "verify", "accept", "commit", "policy"
+PRICED = "draft", "verify", "accept", "commit", "policy"
 """Of a round, in their order, as `priced` has them."""
 
 
@@ -45,7 +45,7 @@ class Rounds:
             timed: the policies' own time is measured, and not by the costs.
 
         Returns:
-            Shape `(rounds, PARTS)`.
+            Shape `(rounds, parts)`, in the order of `PRICED`.
         """
         of, rows, widths = self.layers
         layers = np.bincount(of, minlength=len(self.texts))
@@ -61,7 +61,7 @@ class Rounds:
             axis=1,
         )
 
-    def _hearing(self, costs: Costs, asked: Any) -> FloatArray:
+    def _hearing(self, costs: Costs, asked: NDArray[np.bool_]) -> FloatArray:
         """Seconds that the drafter takes to hear of the text before each round in which it is asked."""
         (rounds,) = asked.nonzero()
         found, texts, contexts = np.zeros(len(asked)), self.texts[rounds], self.contexts[rounds]
@@ -91,7 +91,7 @@ def seconds_behind(parts: FloatArray) -> FloatArray:
 
 def spans_of(parts: FloatArray) -> tuple[Span, ...]:
     """The parts of a round, of which the policy's is left out where nothing of it is priced."""
-    named = dict(zip(PARTS, parts.tolist(), strict=True))
+    named = dict(zip(PRICED, parts.tolist(), strict=True))
     return tuple(behind({part: seconds for part, seconds in named.items() if seconds or part != "policy"}, 0.0))
 
 

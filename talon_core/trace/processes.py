@@ -98,6 +98,7 @@ class _Pool:
                 worker.process.terminate()
             for worker in self._workers.values():
                 worker.process.join()
+            multiprocessing.active_children()  # which forgets those that have ended
 
     def _start(self) -> None:
         context = multiprocessing.get_context("fork")

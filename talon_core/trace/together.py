@@ -67,7 +67,7 @@ class _Growing:
         return self._grown[-1]
 
     @cached_property
-    def _rounds_of(self) -> list[tuple[Grown, IntArray, IntArray]]:
+    def _by_grown(self) -> list[tuple[Grown, IntArray, IntArray]]:
         """Trees that have grown together, the positions of rounds that have one of them, and which tree that is."""
         begins = np.concatenate(self._begins)
         which, trees = self._where[begins].T
@@ -79,24 +79,24 @@ class _Growing:
     def _check(self) -> None:
         """Refuse what was looked at for the trees of rounds, if it was changed, and faults in these."""
         looked_at: dict[int, list[IntArray]] = {}  # rows, by how many candidates of each
-        for grown, _, trees in self._rounds_of:
+        for grown, _, trees in self._by_grown:
             looked_at.setdefault(grown.widest, []).append(grown.rows(trees))
         for widest, rows in looked_at.items():
             self._texts.check(distinct(np.concatenate(rows)), widest, self._vocab_size)
-        for grown, _, trees in self._rounds_of:
+        for grown, _, trees in self._by_grown:
             if grown.faults:
                 grown.check(trees, self._vocab_size)
 
     def _at(self, name: str) -> IntArray:
         """What the trees of rounds have, by position."""
         found = np.zeros(self._count, dtype=np.int64)
-        for grown, begins, trees in self._rounds_of:
+        for grown, begins, trees in self._by_grown:
             found[begins] = getattr(grown, name)[trees]
         return found
 
     @cached_property
     def _parts(self) -> list[FloatArray]:
-        """Seconds of the parts of each round, by text, shape `(rounds, PARTS)` each; where costs are known."""
+        """Seconds of the parts of each round, by text, shape `(rounds, parts)` each; where costs are known."""
         assert self._replay.costs is not None
         begins, counts = np.concatenate(self._begins), ints([*map(len, self._begins)])
         rounds = Rounds(
@@ -114,7 +114,7 @@ class _Growing:
         """The layers that were drafted in rounds, as `Rounds.layers`."""
         rounds, found = np.empty(self._count, dtype=np.int64), [np.empty((3, 0), dtype=np.int64)]
         rounds[begins] = np.arange(len(begins))
-        for grown, own, trees in self._rounds_of:
+        for grown, own, trees in self._by_grown:
             for layer in grown.layers:
                 sizes = layer.sizes[trees]
                 found.append(np.stack([rounds[own], sizes, layer.widths[trees]])[:, sizes > 0])

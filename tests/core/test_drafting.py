@@ -741,6 +741,10 @@ HOSTILE_DRAFTERS = {
         lambda proposed: attrs.evolve(proposed, reading=3),
         "says that it has read 3; it must be a Reading, or None where it has read nothing",
     ),
+    "prepared in words": (
+        lambda proposed: attrs.evolve(proposed, prepared="no"),
+        "says 'no' of whether its passes were being recorded; it must be True or False",
+    ),
     "passes below 0": (taking(-1), "says that it took -1 draft passes; it must be a whole number of at least 0"),
     "passes in parts": (taking(0.5), "says that it took 0.5 draft passes; it must be a whole number"),
     "passes in words": (taking("many"), "says that it took 'many' draft passes; it must be a whole number"),

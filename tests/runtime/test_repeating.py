@@ -1,5 +1,6 @@
 """Passes of a host that are written down: what is told of the time that they take."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import talon_core
 import talon_core.runtime.executor as executor_module
 from talon_core.costs import MeasuredCosts
 from talon_core.runtime.passes import TreePass
-from talon_core.runtime.repeating import RECORDED_AFTER
+from talon_core.runtime.repeating import MOST_KINDS, RECORDED_AFTER, RepeatedPasses
 from talon_kernels.native import unavailable
 from talon_tests.tiny_models import tiny_model
 
@@ -62,3 +63,16 @@ def test_what_passes_take_that_are_being_recorded_is_not_taken_for_what_others_t
     # not those before a pass is written down, nor the first with one node, nor the first with several
     assert 1 <= len(rounds) - RECORDED_AFTER - told["verified"] <= 2
     assert 1 <= drafts - RECORDED_AFTER - told["drafted"] <= 2
+
+
+@pytest.mark.parametrize(("kinds", "prepared"), [(MOST_KINDS, 3 * MOST_KINDS), (MOST_KINDS + 1, MOST_KINDS)])
+def test_kinds_that_push_each_other_out_take_no_longer_than_others_like_them(kinds: int, prepared: int) -> None:
+    recorded = SimpleNamespace(fits=lambda queries, more: True, run=lambda inputs, more: 1)
+    recorder: Any = SimpleNamespace(most=64, record=lambda *given: recorded)
+    cache: Any = SimpleNamespace(make_room_for=lambda counts: None)
+    inputs: Any = SimpleNamespace(layout=SimpleNamespace(queries=1), counts=[1])
+    passes = RepeatedPasses(recorder, cache)
+    for _ in range(20):
+        for kind in range(kinds):
+            passes.run(inputs, lambda view: 1, kind, {}, lambda: 1, lambda: None)
+    assert passes.prepared == prepared

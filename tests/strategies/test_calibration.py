@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from talon_core.rounds import Round
 from talon_core.tree import TokenTree
-from talon_strategies.calibration import CERTAIN, Calibration
+from talon_strategies.calibration import CERTAIN, Calibration, CalibrationOfEach
 
 
 def rounds_of(prob, accepted):
@@ -66,3 +66,22 @@ def test_a_likelier_token_is_never_worth_less(seen):
     rising = calibration.accepted(np.log(np.geomspace(1e-6, 1.0, 30)))
     assert (np.diff(rising) >= 0).all()
     assert (rising <= 0).all()
+
+
+@given(st.data())
+def test_several_texts_learn_what_each_would_learn_alone_to_the_bit(data):
+    texts = data.draw(st.integers(1, 4))
+    alone, beside = ([Calibration() for _ in range(texts)] for _ in range(2))
+    together = CalibrationOfEach(beside)
+    tested = st.tuples(st.integers(0, texts - 1), st.floats(1e-6, 1 - 1e-6), st.booleans())
+    for round_ in data.draw(st.lists(st.lists(tested, min_size=1, max_size=30), max_size=4)):
+        of, prob, accepted = (np.array(each) for each in zip(*sorted(round_, key=lambda one: one[0]), strict=True))
+        together.learn(of, np.log(prob), accepted)
+        for text in {*of.tolist()}:
+            own, tree = np.flatnonzero(of == text), alone[text]
+            nodes = len(own) + 1
+            drafted = TokenTree([0, *range(1, nodes)], [-1] + [0] * len(own), np.append(0.0, np.log(prob[own])))
+            tree.learn(Round(drafted, np.append(0, 1 + accepted[own].nonzero()[0]), np.arange(nodes)))
+    for one, other, line in zip(alone, beside, together.lines, strict=True):
+        assert one.line.tolist() == other.line.tolist() == line.tolist()
+        assert one.precision.tolist() == other.precision.tolist()

@@ -21,10 +21,20 @@ def test_one_text_that_loses_does_not_stop_where_others_have_gained() -> None:
     assert [*gaining, text(others, 100.0)] == [True] * 5
 
 
-def test_where_all_lose_ever_fewer_are_tried() -> None:
+def test_where_all_lose_ever_fewer_are_tried_once_several_have() -> None:
     others = EarnedBack()
-    tried = [text(others, 132.0) for _ in range(20)]
-    assert [place for place, one in enumerate(tried) if one] == [0, 1, 3, 6, 11]
+    tried = [text(others, 132.0) for _ in range(30)]
+    assert [place for place, one in enumerate(tried) if one] == [0, 1, 2, 3, 5, 8, 13, 22]
+
+
+def test_a_text_that_may_gain_is_tried_after_one_that_did_not_where_that_costs_little() -> None:
+    others = EarnedBack()
+    assert text(others, 132.0)
+    assert text(others, 100.0)
+    many = EarnedBack()
+    assert text(many, 132.0, debt=6.0)
+    assert text(many, 132.0, debt=6.0)  # each second one, at first
+    assert not text(many, 132.0, debt=6.0)
 
 
 def test_long_prompts_in_vain_are_left_out_and_short_ones_are_not() -> None:

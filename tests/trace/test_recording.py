@@ -194,6 +194,22 @@ def with_passes_below_0(columns: Any) -> None:
     columns["passes"][:] = -3
 
 
+def with_reach_in_parts(columns: Any) -> None:
+    columns["reach"] = columns["reach"].astype(np.float32)
+
+
+def with_reach_in_columns(columns: Any) -> None:
+    columns["reach"] = columns["reach"][:, None]
+
+
+def with_ranks_below_0(columns: Any) -> None:
+    columns["ranks"][0] = -1
+
+
+def with_a_row_below_no_row(columns: Any) -> None:
+    columns["above"][1] = -7
+
+
 def with_ranks_beyond_the_end(columns: Any) -> None:
     columns["reach"][-1] += 1
     columns["ranks"] = np.append(columns["ranks"], columns["ranks"][-1:])
@@ -241,6 +257,10 @@ def test_numbers_that_were_changed_are_told_when_they_are_looked_at(
     [
         (with_passes_below_0, "it has -3 draft passes of a layer"),
         (with_ranks_beyond_the_end, "its ranks lead beyond its end"),
+        (with_reach_in_parts, "its ranks or its rows are no whole numbers"),
+        (with_reach_in_columns, "its ranks are not those of "),
+        (with_ranks_below_0, "its ranks and their counts differ"),
+        (with_a_row_below_no_row, "rows do not stand in the order of those above them"),
     ],
 )
 def test_numbers_that_no_recording_writes_are_told_when_the_text_is_read(

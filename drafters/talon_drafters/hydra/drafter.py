@@ -208,16 +208,16 @@ class HydraDrafter(Drafter):
 
     @torch.inference_mode()
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
+        before = self.executor.preparations
         states, reading = self._states.of([one.slot for one in frontiers])
         known = [one for one in frontiers if one.slot in states]
         if not known:
             return Proposed([Candidates.unknown(one.nodes) for one in frontiers])
         paths = [(one.slot, one.tree.tokens[one.tree.path(int(node))]) for one in known for node in one.nodes]
-        before = self._executor.preparations
         best = self._best(states, paths, max(one.width for one in known))
         ends = np.cumsum([len(one.nodes) for one in known]).tolist()
         first = {one.slot: end - len(one.nodes) for one, end in zip(known, ends, strict=True)}
-        return Proposed(best.shared_out(frontiers, first), 1, reading, self._executor.preparations > before)
+        return Proposed(best.shared_out(frontiers, first), 1, reading, self.executor.preparations > before)
 
     def _best(self, states: dict[int, Tensor], paths: list[tuple[int, IntArray]], width: int) -> Best:
         """The best tokens after each slot's path of tokens, the root first; a row for each path."""

@@ -81,12 +81,13 @@ class MedusaDrafter(Drafter):
     @torch.inference_mode()
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
         known = [one for one in frontiers if one.slot in self._states]
-        new = [one.slot for one in known if one.slot not in self._best]
+        new, before = [one.slot for one in known if one.slot not in self._best], self.executor.preparations
         if new:
             best = self._run(new, max(one.width for one in known))
             heads = len(self._heads.blocks)
             self._best |= {slot: (best, place * heads) for place, slot in enumerate(new)}
-        return Proposed([self._offered(one) for one in frontiers], 1 if new else 0)
+        answers = [self._offered(one) for one in frontiers]
+        return Proposed(answers, 1 if new else 0, prepared=self.executor.preparations > before)
 
     def _offered(self, frontier: Frontier) -> Candidates:
         if frontier.slot not in self._best:

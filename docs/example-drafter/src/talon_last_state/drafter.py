@@ -166,9 +166,11 @@ class LastStateDrafter(Drafter):
             "ages": Numbers(np.concatenate(ages), one_each=True),
             "ends": Numbers(ends),
         }
+        before = self._executor.preparations
         found = self._executor.run(inputs, partial(self._drafted, width), width, more)
         best = Best.lasting(self._executor, found, len(ends), self._vocabulary)
-        return Proposed(best.shared_out(frontiers, first), draft_passes=1)
+        recorded = self._executor.preparations > before  # then its time tells nothing of other passes
+        return Proposed(best.shared_out(frontiers, first), draft_passes=1, prepared=recorded)
 
     def _drafted(self, width: int, view: TreeView) -> tuple[Tensor, Tensor]:
         """One pass: the best tokens behind the frontier's rows, and all scores there."""

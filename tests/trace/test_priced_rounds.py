@@ -1,0 +1,65 @@
+"""Prices of many rounds at once are those of each, to the bit."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from talon_core.costs import Costs
+from talon_core.trace.priced_rounds import PRICED, Rounds, seconds_behind, spans_of
+from talon_core.trace.prices import Untold, behind, priced
+
+
+class Uneven(Costs):
+    """Knows something of most passes, and nothing of some."""
+
+    def verify(self, nodes: int, context: int, batch: int = 1) -> float | None:
+        return None if nodes == 5 else 10 / 3 + nodes / 7 + context / 11
+
+    def draft(self, rows: int, width: int) -> float | None:
+        return None if rows == 3 else 1 / 3 + rows / 13 + width / 17
+
+    def accept(self, nodes: int) -> float | None:
+        return nodes / 19
+
+    def commit(self, tokens: int) -> float | None:
+        return None if tokens == 2 else tokens / 23
+
+    def tell(self, tokens: int) -> float | None:
+        return tokens / 29
+
+    def catch_up(self, tokens: int) -> float | None:
+        return None if tokens == 40 else tokens / 31
+
+    def beside_layer(self) -> float | None:
+        return 1 / 37
+
+
+LAYERS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), max_size=4)
+ROUNDS = st.lists(st.tuples(LAYERS, st.integers(1, 6), st.integers(1, 30)), min_size=1, max_size=6)
+TEXTS = st.lists(st.tuples(st.integers(1, 60), ROUNDS), min_size=1, max_size=3)
+
+
+@given(TEXTS, st.booleans())
+def test_each_round_has_the_price_that_it_has_alone(texts: Any, timed: bool) -> None:
+    expected, of, contexts, nodes, new, layers = [], [], [], [], [], []
+    for text, (prompt, rounds) in enumerate(texts):
+        untold, context = Untold(prompt), prompt
+        for drafted, size, tokens in rounds:
+            expected.append(priced(Uneven(), drafted, size, context, tokens, untold, timed))
+            layers += [(len(of), *layer) for layer in drafted]
+            of.append(text)
+            contexts.append(context)
+            nodes.append(size)
+            new.append(tokens)
+            context += tokens
+    columns = (np.array(each) for each in (of, [prompt for prompt, _ in texts], contexts, nodes, new))
+    found = Rounds(*columns, np.array(layers, dtype=np.int64).reshape(-1, 3).T).priced(Uneven(), timed)
+    assert [
+        {part: each for part, each in zip(PRICED, own, strict=True) if part in one}
+        for own, one in zip(found.tolist(), expected, strict=True)
+    ] == expected
+    for own, one, seconds in zip(found, expected, seconds_behind(found).tolist(), strict=True):
+        assert spans_of(own) == tuple(behind(one, 0.0))
+        assert [span.seconds for span in behind(one, 0.0)] == seconds[: len(one)]
