@@ -113,10 +113,7 @@ class RepeatedPasses:
         if own.runs <= RECORDED_AFTER:
             self.prepared += not self._dropped
             return plainly()
-        sort = queries > 1, sum(count > 0 for count in inputs.counts) > 1
-        fits = own.recorded is not None and own.recorded.fits(queries, more)
-        self.prepared += not fits or own.checked.get(sort, 0) < CHECKED
-        if not fits:
+        if own.recorded is None or not own.recorded.fits(queries, more):
             set_up()  # an error of it is none of the pass, and what it does is no part of it
             try:
                 own.recorded, own.checked = self._recorder.record(work, self._cache, queries, more), {}
@@ -124,8 +121,12 @@ class RepeatedPasses:
                 if of_the_machine(error):
                     raise
                 self._refuse(kind, one_line(error))
+                self.prepared += 1
                 return plainly()
-        expected = plainly() if own.checked.get(sort, 0) < CHECKED else None
+        sort = queries > 1, sum(count > 0 for count in inputs.counts) > 1
+        unchecked = own.checked.get(sort, 0) < CHECKED
+        self.prepared += unchecked
+        expected = plainly() if unchecked else None
         self._cache.make_room_for(inputs.counts)
         try:
             made: T = own.recorded.run(inputs, more)
