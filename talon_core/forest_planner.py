@@ -160,6 +160,13 @@ class CountingPlanner(ForestPlanner):
     asked of such a policy; unless a subclass overrides `observe`, which otherwise calls it.
     """
 
+    def counts_suffice(self) -> bool:
+        """Whether it learns from numbers alone; by default where nobody has changed `observe`.
+
+        One made of policies, which tells these of rounds, can where they can.
+        """
+        return type(self).observe is CountingPlanner.observe
+
     def observe(self, round_: Round) -> None:
         self.observe_counts(RoundCounts.of(round_))
 
@@ -170,9 +177,7 @@ class CountingPlanner(ForestPlanner):
 
 def counting_planner(policy: ForestPlanner) -> CountingPlanner | None:
     """A policy as one that is told of rounds in numbers; None if it is none, or a subclass wants to know more."""
-    if not isinstance(policy, CountingPlanner):
-        return None
-    return policy if type(policy).observe is CountingPlanner.observe else None
+    return policy if isinstance(policy, CountingPlanner) and policy.counts_suffice() else None
 
 
 def plan_of(policy: ForestPlanner) -> TreePlan | None:

@@ -15,7 +15,7 @@ from talon_core.defaults import NONE
 from talon_core.errors import blaming
 from talon_core.forest import Count, Forest, ForestCandidates
 from talon_core.forest_grower import ForestGrower, ForestGrowth, forest_grower
-from talon_core.forest_planner import AskedLayer, ForestPlanner, TreePlan, forest_planner
+from talon_core.forest_planner import AskedLayer, CountingPlanner, ForestPlanner, RoundCounts, TreePlan, forest_planner
 from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.searching import searched
@@ -81,6 +81,10 @@ def _begun(policy: TreePolicy, sequence: SequenceInfo) -> TreePolicy:
         return policy.begin(sequence)
 
 
+def _counts(policy: TreePolicy) -> bool:
+    return isinstance(policy, CountingPlanner) and policy.counts_suffice()
+
+
 @attrs.define(eq=False)
 class Player(Arm):
     """What one arm has brought, and what that took.
@@ -99,9 +103,11 @@ class Player(Arm):
 
     def cost(self, context: int) -> float:
         """What a round of it takes in the mean, by what is known now; 0 if there was none."""
-        passes = sum(count * verify_price(self.costs, nodes, context) for nodes, count in self.passes.items())
-        layers = sum(count * layer_price(self.costs, *shape, context) for shape, count in self.layers.items())
-        return (passes + layers) / max(self.rounds, 1)
+        if not self.rounds:
+            return 0.0
+        passes = sum([count * verify_price(self.costs, nodes, context) for nodes, count in self.passes.items()])
+        layers = sum([count * layer_price(self.costs, *shape, context) for shape, count in self.layers.items()])
+        return (passes + layers) / self.rounds
 
 
 @attrs.define(eq=False)
@@ -137,7 +143,7 @@ class _OfPolicies:
 
 
 @attrs.frozen
-class Bandit(SourceChooser, ForestPlanner):
+class Bandit(SourceChooser, CountingPlanner):
     """Drafts each round with one of several policies or drafters, by an upper confidence bound on what each brings.
 
     That is BanditSpec (arXiv 2505.15141, algorithm 3) with its algorithm UCBSpec (section 4): the arms are policies
@@ -285,15 +291,34 @@ class Bandit(SourceChooser, ForestPlanner):
             with blaming("tree policy", self.playing, "drafted"):
                 self.playing.drafted(layers)
 
+    def counts_suffice(self) -> bool:
+        return self._count and type(self).observe is Bandit.observe
+
+    @cached_property
+    def _count(self) -> bool:
+        """Whether numbers are all that any of its policies, and it itself, learns from."""
+        learning = [policy for policy in self.of if type(policy).observe is not TreePolicy.observe]
+        return self.reward != "blend" and all(map(_counts, learning))
+
     def observe(self, round_: Round) -> None:
-        learnt = self.learnt
         with blaming("tree policy", self.playing, "observe"):
             self.playing.observe(round_)
-        learnt.context = round_.context + len(round_.tokens)
-        if round_.drafted_nodes > 1 or learnt.asked is False or (learnt.asked and self._sources):
+        self._played(RoundCounts.of(round_), round_.rows, self._gain(round_))
+
+    def observe_counts(self, counts: RoundCounts) -> None:
+        if isinstance(self.playing, CountingPlanner):
+            with blaming("tree policy", self.playing, "observe_counts"):
+                self.playing.observe_counts(counts)
+        self._played(counts, counts.nodes, float(counts.new))
+
+    def _played(self, counts: RoundCounts, rows: int, gain: float) -> None:
+        """A round is over, in which the target's pass had so many rows."""
+        learnt = self.learnt
+        learnt.context = counts.context + counts.new
+        if counts.drafted_nodes > 1 or learnt.asked is False or (learnt.asked and self._sources):
             player = learnt.players[learnt.place]
-            player.brought(self._gain(round_))
-            player.passes[round_.rows] += 1
+            player.brought(gain)
+            player.passes[rows] += 1
             player.layers.update(learnt.layers)
             learnt.place = next_arm(learnt.players, self._costs(), self.bound, self.explore)
         learnt.layers, learnt.asked = [], None

@@ -108,7 +108,7 @@ def of_chains(text: TextTrace, rows: Rows, weight_bits: int | None) -> Examples:
             after = position + min(before.accepted, length) + 1
             if not len(before.best) or after >= len(new):
                 continue
-            seen = speckv.signals(before.entropies[:length], before.best[:length])
+            seen = speckv.signals(before.entropies[:length].tolist(), before.best[:length].tolist())
             for gamma in lengths:
                 if after + gamma < len(new):
                     features.append((*seen, code, gamma))
