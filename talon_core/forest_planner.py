@@ -175,7 +175,7 @@ class CountingPlanner(ForestPlanner):
         """What `observe` is for, in numbers."""
 
 
-def counting_planner(policy: ForestPlanner) -> CountingPlanner | None:
+def counting_planner(policy: TreePolicy) -> CountingPlanner | None:
     """A policy as one that is told of rounds in numbers; None if it is none, or a subclass wants to know more."""
     return policy if isinstance(policy, CountingPlanner) and policy.counts_suffice() else None
 

@@ -15,7 +15,15 @@ from talon_core.defaults import NONE
 from talon_core.errors import blaming
 from talon_core.forest import Count, Forest, ForestCandidates
 from talon_core.forest_grower import ForestGrower, ForestGrowth, forest_grower
-from talon_core.forest_planner import AskedLayer, CountingPlanner, ForestPlanner, RoundCounts, TreePlan, forest_planner
+from talon_core.forest_planner import (
+    AskedLayer,
+    CountingPlanner,
+    ForestPlanner,
+    RoundCounts,
+    TreePlan,
+    counting_planner,
+    forest_planner,
+)
 from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.searching import searched
@@ -81,10 +89,6 @@ def _begun(policy: TreePolicy, sequence: SequenceInfo) -> TreePolicy:
         return policy.begin(sequence)
 
 
-def _counts(policy: TreePolicy) -> bool:
-    return isinstance(policy, CountingPlanner) and policy.counts_suffice()
-
-
 @attrs.define(eq=False)
 class Player(Arm):
     """What one arm has brought, and what that took.
@@ -103,11 +107,9 @@ class Player(Arm):
 
     def cost(self, context: int) -> float:
         """What a round of it takes in the mean, by what is known now; 0 if there was none."""
-        if not self.rounds:
-            return 0.0
-        passes = sum([count * verify_price(self.costs, nodes, context) for nodes, count in self.passes.items()])
-        layers = sum([count * layer_price(self.costs, *shape, context) for shape, count in self.layers.items()])
-        return (passes + layers) / self.rounds
+        passes = sum(count * verify_price(self.costs, nodes, context) for nodes, count in self.passes.items())
+        layers = sum(count * layer_price(self.costs, *shape, context) for shape, count in self.layers.items())
+        return (passes + layers) / max(self.rounds, 1)
 
 
 @attrs.define(eq=False)
@@ -298,7 +300,7 @@ class Bandit(SourceChooser, CountingPlanner):
     def _count(self) -> bool:
         """Whether numbers are all that any of its policies, and it itself, learns from."""
         learning = [policy for policy in self.of if type(policy).observe is not TreePolicy.observe]
-        return self.reward != "blend" and all(map(_counts, learning))
+        return self.reward != "blend" and all(counting_planner(policy) is not None for policy in learning)
 
     def observe(self, round_: Round) -> None:
         with blaming("tree policy", self.playing, "observe"):

@@ -129,9 +129,9 @@ class TalonCost(CostAware, ForestLearner):
         known, learnt, width = self.known, self.learnt, self.breadth
         self.renew()
         known.stands = max(known.stands, 1)  # in this round they do
-        if (learnt.unread or not learnt.begun) and not self.reads():
+        if not self.reads():
             return 0
-        learnt.asked = known.layers.get((1, width)) or self.layer(1, width)
+        learnt.asked = self.layer(1, width)
         if learnt.asked + known.verifying.item(1) <= self.most:
             return width
         learnt.asked = learnt.catching_up = 0.0

@@ -9,6 +9,7 @@ import numpy as np
 from talon_core.costs import Costs
 from talon_core.trace.along import Along
 from talon_core.trace.columns import NO_ROW, Rows
+from talon_core.trace.prices import pass_seconds
 from talon_core.tree import FloatArray, IntArray
 from talon_core.tree_arrays import distinct
 
@@ -73,16 +74,10 @@ def _passes(costs: Costs, sizes: IntArray, counts: IntArray, contexts: IntArray)
         contexts: committed tokens there.
     """
     known = distinct(contexts)
-    found = np.zeros((len(known), len(sizes)))
-    unknown = np.zeros(len(known), dtype=bool)
-    for place, told in enumerate(costs.verify_after(sizes, known.tolist())):
-        if told is None:
-            unknown[place] = True
-        else:
-            found[place] = told
-    where = known.searchsorted(contexts)
-    passes = found[where]
-    for position in unknown[where].nonzero()[0].tolist():  # of larger trees than are wanted there, perhaps
+    passes = pass_seconds(costs, sizes, known)[known.searchsorted(contexts)]
+    (unknown,) = np.isnan(passes[:, 0]).nonzero()
+    passes[unknown] = 0.0
+    for position in unknown.tolist():  # of larger trees than are wanted there, perhaps
         count = int(counts[position])
         each = costs.verify_each(sizes[:count], int(contexts[position]))
         if each is not None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from talon_core.costs import Costs
 from talon_core.rounds import Span
-from talon_core.trace.prices import behind, hearing, priced_policy
+from talon_core.trace.prices import behind, hearing, pass_seconds, priced_policy
 from talon_core.tree import FloatArray, IntArray
 from talon_core.tree_arrays import begins_of, distinct
 
@@ -73,12 +73,8 @@ class Rounds:
 
     def _verifying(self, costs: Costs) -> FloatArray:
         sizes, contexts = distinct(self.nodes), distinct(self.contexts)
-        told = costs.verify_after(sizes, contexts.tolist())
-        lines = np.full((len(contexts), len(sizes)), np.nan)
-        for line, known in zip(lines, told, strict=True):
-            if known is not None:
-                line[:] = known
-        found: FloatArray = lines[contexts.searchsorted(self.contexts), sizes.searchsorted(self.nodes)]
+        places = contexts.searchsorted(self.contexts), sizes.searchsorted(self.nodes)
+        found: FloatArray = pass_seconds(costs, sizes, contexts)[places]
         for place in np.isnan(found).nonzero()[0].tolist():  # of other trees nothing is known, perhaps
             found[place] = costs.verify(int(self.nodes[place]), int(self.contexts[place])) or 0.0
         return found

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 
 import attrs
+import numpy as np
 
 from talon_core.costs import Costs
 from talon_core.drafter import DrafterSpec
@@ -154,6 +155,24 @@ def priced_target(costs: Costs, nodes: int, context: int, new: int) -> dict[str,
         "accept": costs.accept(nodes) or 0.0,
         "commit": costs.commit(new) or 0.0,
     }
+
+
+def pass_seconds(costs: Costs, sizes: IntArray, contexts: IntArray) -> FloatArray:
+    """Seconds of the target's passes over trees of several sizes after texts of several lengths.
+
+    Args:
+        costs: what passes take.
+        sizes: nodes of the trees.
+        contexts: committed tokens of the texts.
+
+    Returns:
+        Shape `(contexts, sizes)`; of a length at which nothing is known of one of the sizes, NaN alone.
+    """
+    found = np.full((len(contexts), len(sizes)), np.nan)
+    for line, told in zip(found, costs.verify_after(sizes, contexts.tolist()), strict=True):
+        if told is not None:
+            line[:] = told
+    return found
 
 
 def behind(parts: Mapping[str, float], at: float) -> list[Span]:
