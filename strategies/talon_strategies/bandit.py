@@ -31,7 +31,7 @@ from talon_core.source_chooser import SourceChooser, chooses_source
 from talon_core.tree import TokenTree
 from talon_strategies.drawing import NOTHING
 from talon_strategies.options import number, yes_or_no
-from talon_strategies.prices import layer_price, verify_price
+from talon_strategies.prices import rounds_price
 from talon_strategies.ucb import BOUNDS, Arm, next_arm
 
 REWARDS = ("speed", "tokens", "blend")
@@ -91,15 +91,17 @@ def _begun(policy: TreePolicy, sequence: SequenceInfo) -> TreePolicy:
 
 @attrs.define(eq=False)
 class Player(Arm):
-    """What one arm has brought, and what that took.
+    """A policy, what it has brought as an arm, and what that took.
 
     Attributes:
+        policy: that drafts.
         source: whom it asks, as `SourceChooser.source` says it.
         costs: what passes take then.
         passes: how often the target's pass had so many nodes.
         layers: how often a layer had so many rows and candidates of each.
     """
 
+    policy: TreePolicy = attrs.field(kw_only=True)
     source: int | None = None
     costs: Costs = attrs.field(factory=MeasuredCosts)
     passes: Counter[int] = attrs.field(factory=Counter)
@@ -107,9 +109,17 @@ class Player(Arm):
 
     def cost(self, context: int) -> float:
         """What a round of it takes in the mean, by what is known now; 0 if there was none."""
-        passes = sum(count * verify_price(self.costs, nodes, context) for nodes, count in self.passes.items())
-        layers = sum(count * layer_price(self.costs, *shape, context) for shape, count in self.layers.items())
-        return (passes + layers) / max(self.rounds, 1)
+        return rounds_price(self.costs, self.passes, self.layers, context) / max(self.rounds, 1)
+
+    @cached_property
+    def planner(self) -> ForestPlanner | None:
+        """The policy, if it plans."""
+        return self.policy if isinstance(self.policy, ForestPlanner) else None
+
+    @cached_property
+    def own_plan(self) -> TreePlan:
+        """Of a policy that does not plan: it itself."""
+        return TreePlan(self.policy)
 
 
 @attrs.define(eq=False)
@@ -131,6 +141,11 @@ class Learnt:
     context: int = 1
     layers: list[tuple[int, int]] = attrs.field(factory=list)
     asked: bool | None = None
+
+    @property
+    def player(self) -> Player:
+        """Who drafts this round."""
+        return self.players[self.place]
 
 
 class _OfPolicies:
@@ -208,7 +223,7 @@ class Bandit(SourceChooser, CountingPlanner):
         init=False,
         eq=False,
         repr=False,
-        default=attrs.Factory(lambda self: Learnt([Player() for _ in self.of]), takes_self=True),
+        default=attrs.Factory(lambda self: Learnt([Player(policy=policy) for policy in self.of]), takes_self=True),
     )
 
     @property
@@ -222,7 +237,7 @@ class Bandit(SourceChooser, CountingPlanner):
     @property
     def playing(self) -> TreePolicy:
         """The policy of this round."""
-        return self.of[self.learnt.place]
+        return self.learnt.player.policy
 
     def begin(self, sequence: SequenceInfo) -> TreePolicy:
         sources = (None, *range(len(sequence.sources))) if self.drafters and len(sequence.sources) > 1 else (None,)
@@ -245,7 +260,7 @@ class Bandit(SourceChooser, CountingPlanner):
         return self.drafters
 
     def source(self) -> int | None:
-        return self.learnt.players[self.learnt.place].source
+        return self.learnt.player.source
 
     def width(self, tree: TokenTree) -> int:
         full = len(tree) >= self.playing.draft_budget
@@ -275,23 +290,28 @@ class Bandit(SourceChooser, CountingPlanner):
     def plan(self) -> TreePlan | None:
         if not self._all_plan:
             return None
-        with blaming("tree policy", self.playing, "plan"):
-            return self.playing.plan() if isinstance(self.playing, ForestPlanner) else TreePlan(self.playing)
+        player = self.learnt.player
+        if player.planner is None:
+            return player.own_plan
+        with blaming("tree policy", player.policy, "plan"):
+            return player.planner.plan()
 
     def ends_after(self, layers: Iterator[AskedLayer]) -> int | None:
-        if not isinstance(self.playing, ForestPlanner):
+        planner = self.learnt.player.planner
+        if planner is None:
             return None
-        with blaming("tree policy", self.playing, "ends_after"):
-            return self.playing.ends_after(layers)
+        with blaming("tree policy", planner, "ends_after"):
+            return planner.ends_after(layers)
 
     def drafted(self, layers: Sequence[AskedLayer] | None) -> None:
         learnt = self.learnt
         learnt.layers, learnt.asked = [(layer.rows, layer.width) for layer in layers or ()], None
         if layers is not None:
             learnt.asked = bool(layers) or self.width(TokenTree.root(0)) >= 1
-        if isinstance(self.playing, ForestPlanner):
-            with blaming("tree policy", self.playing, "drafted"):
-                self.playing.drafted(layers)
+        planner = learnt.player.planner
+        if planner is not None:
+            with blaming("tree policy", planner, "drafted"):
+                planner.drafted(layers)
 
     def counts_suffice(self) -> bool:
         return self._count and type(self).observe is Bandit.observe
@@ -318,10 +338,11 @@ class Bandit(SourceChooser, CountingPlanner):
         learnt = self.learnt
         learnt.context = counts.context + counts.new
         if counts.drafted_nodes > 1 or learnt.asked is False or (learnt.asked and self._sources):
-            player = learnt.players[learnt.place]
+            player = learnt.player
             player.brought(gain)
             player.passes[rows] += 1
-            player.layers.update(learnt.layers)
+            for shape in learnt.layers:
+                player.layers[shape] += 1
             learnt.place = next_arm(learnt.players, self._costs(), self.bound, self.explore)
         learnt.layers, learnt.asked = [], None
 

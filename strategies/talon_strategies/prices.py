@@ -1,5 +1,6 @@
 """What a round takes by the costs of a machine, and what is assumed while they are not known."""
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 from talon_core.costs import Costs
@@ -51,3 +52,18 @@ def layer_price(
         others: seconds of it besides the drafter, which count once they are known.
     """
     return layer if costs.verify(1, context) is None else (costs.draft(rows, width) or 0.0) + others
+
+
+def rounds_price(costs: Costs, passes: Mapping[int, int], layers: Mapping[tuple[int, int], int], context: int) -> float:
+    """Several rounds together, in the unit of `verify_price`.
+
+    Args:
+        costs: what passes take.
+        passes: how many there were of the target, by their nodes.
+        layers: how many of the drafter, by rows and candidates of each.
+        context: committed tokens.
+    """
+    verifying = sum([count * verify_price(costs, nodes, context) for nodes, count in passes.items()])
+    if costs.verify(1, context) is None:
+        return verifying + ASSUMED[1] * sum(layers.values())
+    return verifying + sum([count * (costs.draft(*shape) or 0.0) for shape, count in layers.items()])

@@ -1,6 +1,7 @@
 """Chains whose length a small network chooses, by how sure the drafter was in the round before."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from math import log
 from typing import Any
 
@@ -19,7 +20,10 @@ from talon_strategies.options import numbers_of, positive_numbers
 from talon_strategies.prices import layer_price, verify_price
 from talon_strategies.stopping import PlannedChain, StoppingChain, plain_chain
 
-FEATURES = ("mean_entropy", "mean_best", "max_entropy", "min_best", "compression", "gamma")
+SEEN = ("mean_entropy", "mean_best", "max_entropy", "min_best")
+"""What is seen of a chain; see `signals`."""
+
+FEATURES = (*SEEN, "compression", "gamma")
 """What the network looks at, in this order: of the chain before, the mean entropy of the laws along it, in bits, see
 `talon_strategies.entropy`, the mean probability of its tokens, the largest entropy and the smallest probability; the
 compression of the target, see `COMPRESSIONS`; the length of the chain that is asked about."""
@@ -44,7 +48,7 @@ def compression_of(weight_bits: int | None) -> int:
 
 
 def signals(entropies: Sequence[float], best: Sequence[float]) -> tuple[float, float, float, float]:
-    """The first four of `FEATURES`.
+    """`SEEN` of a chain.
 
     Args:
         entropies: of the laws along a chain, in nats, at least one.
@@ -167,15 +171,25 @@ class SpecKV(StoppingChain, CountingPlanner):  # pyright: ignore[reportIncompati
         watched = self.watched
         watched.context = counts.context + counts.new
         if counts.drafted_nodes > 1:
-            seen = signals(watched.entropies, watched.best)
-            features = [(*seen, watched.compression, gamma) for gamma in self.gammas]
-            expected = 1.0 + self.head.accepted(features) * np.array(self.gammas)
-            if self.objective == "rate":
-                expected = expected / self._seconds()
-            watched.gamma = self.gammas[int(expected.argmax())]
+            self._features[:, : len(SEEN)] = signals(watched.entropies, watched.best)
+            shares: list[float] = self.head.accepted(self._features).tolist()
+            costs = self._seconds() if self.objective == "rate" else [1.0] * len(shares)
+            rates = [
+                (1.0 + share * gamma) / cost for share, gamma, cost in zip(shares, self.gammas, costs, strict=True)
+            ]
+            watched.gamma = self.gammas[rates.index(max(rates))]
 
-    def _seconds(self) -> FloatArray:
+    @cached_property
+    def _features(self) -> FloatArray:
+        """Of a chain of each of `gammas`, as `FEATURES` has them, shape `(gammas, features)`; `SEEN` are still to come.
+
+        One array for all rounds of a text: so few numbers are sooner put into one than made another one of.
+        """
+        unseen = [0.0] * len(SEEN)
+        return np.array([(*unseen, self.watched.compression, gamma) for gamma in self.gammas])
+
+    def _seconds(self) -> list[float]:
         """Of a round with a chain of each of `gammas`, in passes over the root while nothing is known of passes."""
         costs, context = self.watched.costs, self.watched.context
         layer = layer_price(costs, 1, OFFERED, context)
-        return np.array([verify_price(costs, gamma + 1, context) + gamma * layer for gamma in self.gammas])
+        return [verify_price(costs, gamma + 1, context) + gamma * layer for gamma in self.gammas]

@@ -43,7 +43,7 @@ class Arm:
         return max(self.gain_squared / self.rounds - self.mean**2, 0.0)
 
 
-@attrs.frozen
+@attrs.define
 class Played:
     """What a bound looks at.
 

@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import attrs
@@ -34,6 +34,9 @@ MACHINE = ("cpu", "gpu", "threads", "device", "dtype", "attention", "accelerator
 """What of a machine a profile holds for, as `describe_environment` calls it."""
 
 ORIGINS = ("measured", "computed")
+
+REMEMBERED = 1 << 16
+"""Passes whose seconds are remembered: who tries policies on many texts asks for the same sizes and lengths again."""
 
 
 @attrs.frozen(eq=False)
@@ -136,8 +139,15 @@ class Profile(Costs):
         return {kind: getattr(self, f"{kind}_table") for kind in AXES}
 
     def verify(self, nodes: int, context: int, batch: int = 1) -> float | None:
-        fit = self.verify_table.fit
-        return None if fit is None else fit.at(nodes / self._sharing(fit, batch), context, batch)
+        return self._verified(nodes, context, batch)
+
+    @cached_property
+    def _verified(self) -> Callable[[int, int, int], float | None]:
+        def verified(nodes: int, context: int, batch: int) -> float | None:
+            fit = self.verify_table.fit
+            return None if fit is None else fit.at(nodes / self._sharing(fit, batch), context, batch)
+
+        return lru_cache(maxsize=REMEMBERED)(verified)
 
     def verify_each(self, nodes: IntArray, context: int, batch: int = 1) -> FloatArray | None:
         fit = self.verify_table.fit

@@ -22,6 +22,11 @@ from talon_core.tree_arrays import begins_of, ints
 
 NO_ROWS = np.arange(0)
 
+ALL = slice(None)
+
+Columns = tuple[list[int], list[int], list[int], list[bool]]
+"""By tree where its nodes of a layer begin and end, its width, and whether the drafter has offered anything to it."""
+
 
 @attrs.frozen(eq=False, slots=False)
 class Layer:
@@ -48,13 +53,13 @@ class Layer:
     measured: dict[Measure, FloatArray] = attrs.field(init=False, factory=dict)
 
     @cached_property
-    def columns(self) -> tuple[list[int], list[int], list[int], list[bool]]:
-        """By tree where its nodes begin and end, its width, and whether the drafter has offered anything to it."""
+    def columns(self) -> Columns:
+        """What is asked for tree by tree."""
         ends = self.sizes.cumsum()
         return (ends - self.sizes).tolist(), ends.tolist(), self.widths.tolist(), self.known.tolist()
 
 
-@attrs.frozen(eq=False, slots=False)
+@attrs.define(eq=False, slots=False)
 class _LayerOfOne(AskedLayer):
     """The part of a layer of some trees that is one tree's.
 
@@ -223,6 +228,11 @@ class Grown:
         return found
 
     @cached_property
+    def first(self) -> int:
+        """The position of the first tree."""
+        return int(self.positions[0])
+
+    @cached_property
     def sizes(self) -> IntArray:
         """Nodes of each tree that is verified, shape `(trees,)`."""
         if not self.selected:
@@ -344,12 +354,16 @@ class Grown:
 
     def asked(self, tree: int) -> Iterator[AskedLayer]:
         """The layers of a tree of which the drafter knew anything."""
-        for layer in self.layers:
-            begins, ends, widths, known = layer.columns
+        for rows, measured, (begins, ends, widths, known) in self._askable:
             if known[tree]:
-                begin, end, width = begins[tree], ends[tree], min(widths[tree], self.texts.width)
-                look_up, measured = partial(self._logp, layer.rows[begin:end], width), partial(self._measured, layer)
-                yield _LayerOfOne(end - begin, width, look_up, measured, slice(begin, end))
+                part, width = slice(begins[tree], ends[tree]), min(widths[tree], self.texts.width)
+                look_up = partial(self._logp, rows, width, part)
+                yield _LayerOfOne(part.stop - part.start, width, look_up, measured, part)
+
+    @cached_property
+    def _askable(self) -> list[tuple[IntArray, Callable[[Measure], FloatArray], Columns]]:
+        """Of each layer its rows, what says what a function says of its nodes, and its columns."""
+        return [(layer.rows, partial(self._measured, layer), layer.columns) for layer in self.layers]
 
     def _measured(self, layer: Layer, measure: Measure) -> FloatArray:
         found = layer.measured.get(measure)
@@ -361,8 +375,8 @@ class Grown:
                 found = layer.measured[measure] = read_only(measure(logp))
         return found
 
-    def _logp(self, rows: IntArray, width: int) -> FloatArray:
-        logp: FloatArray = self.texts.offered(rows, width)[1].astype(np.float64)
+    def _logp(self, rows: IntArray, width: int, part: slice = ALL) -> FloatArray:
+        logp: FloatArray = self.texts.offered(rows[part], width)[1].astype(np.float64)
         return logp
 
     def round(self, tree: int, coming: IntArray, spans: tuple[Span, ...], context: int) -> Round:

@@ -16,9 +16,6 @@ from talon_core.tree_arrays import places_of
 PADDING = -1
 """In the place of a token that is none."""
 
-FEW = 256
-"""Nodes of each text, in the mean, whose children are sooner searched for than where each row has its own is noted."""
-
 
 class SeveralTexts:
     """Texts with rows. Their rows are numbered through, text by text, and so are their positions.
@@ -65,19 +62,6 @@ class SeveralTexts:
         return found
 
     @cached_property
-    def _below(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """For each row the first row of its node's children, and how many they are, shape `(rows,)` each, int32."""
-        first, count = np.zeros((2, self.first_rows[-1]), dtype=np.int32)
-        for begin, rows in zip(self.first_rows.tolist(), self.rows, strict=False):
-            above = rows.above
-            begins = np.flatnonzero(above[1:] != above[:-1]) + 1  # children of a node stand together
-            parents, counts = above[begins], np.diff(begins, append=len(above))
-            real = parents >= 0  # the others are roots
-            first[begin + parents[real]] = begin + begins[real]
-            count[begin + parents[real]] = counts[real]
-        return first, count
-
-    @cached_property
     def _nodes(self) -> NDArray[Any]:
         return np.concatenate([rows.nodes for rows in self.rows])
 
@@ -101,13 +85,10 @@ class SeveralTexts:
             above: the rows of their parents, shape `(nodes,)`; below a node without a row there is none.
             tokens: their own, shape `(nodes,)`.
         """
-        if len(above) > FEW * len(self.texts) or "_below" in vars(self):
-            firsts, counts = (each.take(above, mode="clip") for each in self._below)
-        else:
-            wanted = 2 * np.concatenate([above, above]).astype(self._order.dtype) + 1
-            wanted[len(above) :] += 1
-            firsts, ends = np.split(self._order.searchsorted(wanted), 2)
-            counts = ends - firsts
+        wanted = 2 * np.concatenate([above, above]).astype(self._order.dtype) + 1
+        wanted[len(above) :] += 1
+        firsts, ends = np.split(self._order.searchsorted(wanted), 2)
+        counts = ends - firsts
         counts[above == NO_ROW] = 0
         places = places_of(firsts, counts)
         (same,) = (self._nodes[places] == np.repeat(tokens, counts)).nonzero()

@@ -228,16 +228,19 @@ class Planned(_Growing):
         self, replay: Replay, policies: Sequence[ForestPlanner], texts: SeveralTexts, most: int | None
     ) -> None:
         super().__init__(replay, texts, most)
-        self._able = (self._deepest > 0) & ~np.isin(texts.before, replay.trace["target"]["eos"])
+        able = (self._deepest > 0) & ~np.isin(texts.before, replay.trace["target"]["eos"])
+        self._able: list[bool] = able.tolist()  # whether anything could be drafted there
         self._plans: dict[TreePlan | None, _Trees] = {}
         self._whole: dict[tuple[ForestGrower, int], int] = {}  # in `_grown`, without a depth, by the first position
         bounds = texts.first_positions.tolist()
         for policy, text, (first, end) in zip(policies, texts.texts, pairwise(bounds), strict=True):
-            self._begins.append(np.array([*self._rounds(policy, text, first, end)]))
+            begins, *where = np.array([*self._rounds(policy, text, first, end)]).T
+            self._where[begins] = np.stack(where, axis=1)
+            self._begins.append(begins)
         self._check()
 
-    def _rounds(self, policy: ForestPlanner, text: TextTrace, first: int, end: int) -> Iterator[int]:
-        """Go through a text; the positions at which its rounds begin."""
+    def _rounds(self, policy: ForestPlanner, text: TextTrace, first: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Go through a text; where each round begins, in which of `_grown` its tree is, and which one there."""
         new, costs = text.ids[text.prompt_tokens :], self._replay.costs
         position, untold = first, Untold(text.prompt_tokens)
         listens = type(policy).drafted is not ForestPlanner.drafted
@@ -245,11 +248,10 @@ class Planned(_Growing):
         while position < end:
             which = self._planned(policy, position)
             grown, context = self._grown[which], text.prompt_tokens + position - first
-            tree = position - int(grown.positions[0])
+            tree = position - grown.first
             if tree in grown.faults:
                 grown.check(ints([tree]), self._vocab_size)
             nodes, drafted_nodes, step = grown.numbers[tree]
-            self._where[position] = which, tree
             if listens:
                 with blaming("tree policy", policy, "drafted"):
                     policy.drafted([*grown.asked(tree)] if self._able[position] else None)
@@ -261,7 +263,7 @@ class Planned(_Growing):
                 round_ = grown.round(tree, new[position - first :], tuple(behind(parts, 0.0)), context)
                 with blaming("tree policy", policy, "observe"):
                     policy.observe(round_)
-            yield position
+            yield position, which, tree
             position += step
 
     def _planned(self, policy: ForestPlanner, position: int) -> int:
@@ -273,7 +275,7 @@ class Planned(_Growing):
         if type(policy).ends_after is ForestPlanner.ends_after:
             return which
         grown = self._grown[which]
-        tree = position - int(grown.positions[0])
+        tree = position - grown.first
         try:
             with blaming("tree policy", policy, "ends_after"):
                 plan = plan.ended(policy.ends_after(grown.asked(tree)))

@@ -160,15 +160,6 @@ def test_it_makes_no_difference_how_many_trees_are_begun_with(
     assert all_same(both(shipped, Method("talon", Talon(), Match())))
 
 
-@pytest.mark.parametrize("few", [0, 1_000_000])
-@pytest.mark.parametrize("settings", [{}, FEW_ANSWERS], ids=["all", "few"])
-def test_it_makes_no_difference_how_rows_are_found(
-    tiny: Any, recorded: Callable[..., Trace], monkeypatch: pytest.MonkeyPatch, few: int, settings: dict[str, Any]
-) -> None:
-    monkeypatch.setattr("talon_core.trace.several.FEW", few)
-    assert all_same(both(recorded(tiny, **settings), Method("talon", Talon(), Match())))
-
-
 def test_plans_are_grown_part_by_part_and_too_many_of_them_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     shipped = read_trace(SHIPPED)
     method = parse_method("gammatune:length=6", shipped, registry())
