@@ -4,8 +4,9 @@
                                            [--profile NAME|FILE] [METHOD ...]
 
 Records a trace, decodes its prompts with each method, replays the trace with the same, and prints the seconds of both,
-in medians over repetitions, in each of which a trace is replayed seven times. Decoding has all cores as threads, a
-replay all cores as processes. With a profile, policies that ask what passes take are told the same in both, and a
+in medians over repetitions, in each of which a trace is replayed seven times, after each seventh of the texts: a machine
+that is faster at one time than at another is so for both. Decoding has all cores as threads, a replay all cores as
+processes. With a profile, policies that ask what passes take are told the same in both, and a
 replay leaves out what they take themselves; without one, decoding measures it and a replay knows nothing, so that their
 trees differ.
 
@@ -40,7 +41,7 @@ from talon_core.trace.folder import Trace
 from talon_core.trace.record import Recorded, Recorder, TracePlan
 
 REPLAYS = 7
-"""Replays of each method at a time: one takes a fraction of a second, and what else the machine does shows."""
+"""Replays of each method in a repetition: one takes a fraction of a second, and what else the machine does shows."""
 
 METHODS = ("none", "chain:length=4", "talon:budget=16", "talon", "eagle2:budget=32", "eagle2")
 
@@ -105,14 +106,18 @@ def _measured(
 ) -> dict[str, Any]:
     """One method in both ways, in turn."""
     seconds: dict[str, list[float]] = {"decoding": [], "replay": []}
-    for _ in track(range(repetitions), method, console=Console(stderr=True), transient=True):
-        passes, started = 0, time.perf_counter()
-        for text in trace:
-            prompt = text.ids[: text.prompt_tokens]
-            decoder.engine.forget()  # a replay takes each text for the first
-            passes += decoder.generate(prompt, max_new_tokens=wanted_tokens(trace)).stats.target_passes
-        seconds["decoding"].append(time.perf_counter() - started)
-        answers = [_replayed([method], trace, profile) for _ in range(REPLAYS)]
+    names = trace.texts()
+    for _ in range(repetitions):
+        passes, decoding, answers = 0, 0.0, []
+        for part in track(range(REPLAYS), method, console=Console(stderr=True), transient=True):
+            started = time.perf_counter()
+            for text in (trace.text(*name) for name in names[part::REPLAYS]):
+                prompt = text.ids[: text.prompt_tokens]
+                decoder.engine.forget()  # a replay takes each text for the first
+                passes += decoder.generate(prompt, max_new_tokens=wanted_tokens(trace)).stats.target_passes
+            decoding += time.perf_counter() - started
+            answers.append(_replayed([method], trace, profile))
+        seconds["decoding"].append(decoding)
         seconds["replay"].append(statistics.median(answer["seconds"] for answer in answers))
     (tried,) = answers[-1]["methods"]
     return {
