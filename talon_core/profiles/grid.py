@@ -62,6 +62,7 @@ class Fit:
                     line[~known] = np.interp(np.array(axis)[~known], np.array(axis)[known], line[known])
         self.seconds: FloatArray = _rising(seconds)
         self._first = np.array(self.axes[0])
+        self._planes = lru_cache(maxsize=LINES)(self._planes_at)
         self._line = lru_cache(maxsize=LINES)(self._line_at)
         self._known = lru_cache(maxsize=LINES)(self._at)
 
@@ -81,9 +82,7 @@ class Fit:
 
         For a fit of two axes or more.
         """
-        values, (axis, *more) = self.seconds, self.axes[1:]
-        for other, size in zip(reversed(more), reversed(others), strict=True):
-            values = _between(values, *_step(other, size))
+        values, axis = self._planes(*others), self.axes[1]
         if len(axis) == 1:
             lines = np.repeat(values, len(second), axis=1)
         else:
@@ -105,12 +104,18 @@ class Fit:
         found: FloatArray = np.maximum(low + share * (lines[..., place + 1] - low), 0.0)
         return found
 
+    def _planes_at(self, *others: float) -> FloatArray:
+        """Seconds along the first axes, where the last ones have these sizes."""
+        values = self.seconds
+        for place, size in zip(range(len(self.axes) - 1, 0, -1), reversed(others), strict=False):
+            values = _between(values, *_step(self.axes[place], size))
+        return values
+
     def _line_at(self, *others: float) -> list[float]:
         """Seconds along the first axis, where the others have these sizes."""
-        values = self.seconds
-        for axis, size in zip(reversed(self.axes[1:]), reversed(others), strict=True):
-            values = _between(values, *_step(axis, size))
-        return [float(value) for value in values]
+        along = self.seconds if not others else _between(self._planes(*others[1:]), *_step(self.axes[1], others[0]))
+        line: list[float] = along.tolist()
+        return line
 
 
 def _step(axis: Sizes, size: float) -> tuple[int, float | None]:

@@ -149,6 +149,10 @@ class Profile(Costs):
 
         return lru_cache(maxsize=REMEMBERED)(verified)
 
+    @cached_property
+    def _drafted(self) -> Callable[[int, int], float | None]:
+        return lru_cache(maxsize=REMEMBERED)(self.draft_table.at)
+
     def verify_each(self, nodes: IntArray, context: int, batch: int = 1) -> FloatArray | None:
         fit = self.verify_table.fit
         return None if fit is None else fit.along(nodes / self._sharing(fit, batch), context, batch)
@@ -166,7 +170,7 @@ class Profile(Costs):
         return batches[0] if len(batches) == 1 else batch
 
     def draft(self, rows: int, width: int) -> float | None:
-        return self.draft_table.at(rows, width)
+        return self._drafted(rows, width)
 
     def accept(self, nodes: int) -> float | None:
         return self.accept_table.at(nodes)

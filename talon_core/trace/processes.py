@@ -1,5 +1,6 @@
 """Work on many things at once, in processes that are forks of this one."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -104,7 +105,11 @@ class _Pool:
         context = multiprocessing.get_context("fork")
         here, there = context.Pipe()
         process = context.Process(target=_serve, args=(self._work, self._things, there, os.getpid()), daemon=True)
-        process.start()
+        gc.freeze()  # its collector leaves alone what is there: else the system would copy all of that, page by page
+        try:
+            process.start()
+        finally:
+            gc.unfreeze()
         there.close()  # else its death would not be seen
         self._workers[here] = worker = _Worker(process, here, -1)
         self._go_on(worker)

@@ -4,11 +4,11 @@
                                            [--profile NAME|FILE] [METHOD ...]
 
 Records a trace, decodes its prompts with each method, replays the trace with the same, and prints the seconds of both,
-in medians over repetitions, in each of which a trace is replayed seven times, after each seventh of the texts: a machine
-that is faster at one time than at another is so for both. Decoding has all cores as threads, a replay all cores as
-processes. With a profile, policies that ask what passes take are told the same in both, and a
-replay leaves out what they take themselves; without one, decoding measures it and a replay knows nothing, so that their
-trees differ.
+in medians over repetitions. In each of them a trace is replayed seven times, once after each seventh of the texts, so
+that a machine which is faster at one time than at another is so for both. Decoding has all cores as threads, a replay
+all cores as processes. With a profile, policies that ask what passes take are told the same in both, and a replay
+leaves out what they take themselves; without one, decoding measures it and a replay knows nothing, so that their trees
+differ.
 
 Ends with status 1 if a method's target passes are not the same in both, where the trace answers all that was asked.
 """
