@@ -17,7 +17,7 @@ Measure = Callable[[FloatArray], FloatArray]
 """What is computed of each row of log-probabilities by itself: `(rows, width)` to `(rows,)`."""
 
 
-@attrs.define(eq=False, slots=False)
+@attrs.frozen(eq=False, slots=False)
 class AskedLayer:
     """A layer of a round that a drafter was asked for.
 

@@ -127,7 +127,7 @@ class Learnt:
     """What is learnt of one text, and of its latest round.
 
     Attributes:
-        players: for each arm what it has brought.
+        players: the arms.
         place: which one drafts this round.
         deepest: tokens of the longest path of a tree.
         context: committed tokens.
@@ -141,11 +141,6 @@ class Learnt:
     context: int = 1
     layers: list[tuple[int, int]] = attrs.field(factory=list)
     asked: bool | None = None
-
-    @property
-    def player(self) -> Player:
-        """Who drafts this round."""
-        return self.players[self.place]
 
 
 class _OfPolicies:
@@ -235,9 +230,9 @@ class Bandit(SourceChooser, CountingPlanner):
         return max(policy.draft_budget for policy in self.of)
 
     @property
-    def playing(self) -> TreePolicy:
-        """The policy of this round."""
-        return self.learnt.player.policy
+    def playing(self) -> Player:
+        """Who drafts this round."""
+        return self.learnt.players[self.learnt.place]
 
     def begin(self, sequence: SequenceInfo) -> TreePolicy:
         sources = (None, *range(len(sequence.sources))) if self.drafters and len(sequence.sources) > 1 else (None,)
@@ -260,12 +255,12 @@ class Bandit(SourceChooser, CountingPlanner):
         return self.drafters
 
     def source(self) -> int | None:
-        return self.learnt.player.source
+        return self.playing.source
 
     def width(self, tree: TokenTree) -> int:
-        full = len(tree) >= self.playing.draft_budget
-        with blaming("tree policy", self.playing, "width"):
-            width = 0 if full else self.playing.width(tree)
+        full = len(tree) >= self.playing.policy.draft_budget
+        with blaming("tree policy", self.playing.policy, "width"):
+            width = 0 if full else self.playing.policy.width(tree)
         if len(tree) == 1:
             self.learnt.layers, self.learnt.asked = [], width >= 1
         return width
@@ -273,12 +268,12 @@ class Bandit(SourceChooser, CountingPlanner):
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         rows, width = candidates.tokens.shape
         self.learnt.layers.append((rows, width))
-        with blaming("tree policy", self.playing, "grow"):
-            return self.playing.grow(tree, candidates, choices)
+        with blaming("tree policy", self.playing.policy, "grow"):
+            return self.playing.policy.grow(tree, candidates, choices)
 
     def finish(self, tree: TokenTree) -> TokenTree:
-        with blaming("tree policy", self.playing, "finish"):
-            return self.playing.finish(tree)
+        with blaming("tree policy", self.playing.policy, "finish"):
+            return self.playing.policy.finish(tree)
 
     @cached_property
     def _all_plan(self) -> bool:
@@ -290,14 +285,14 @@ class Bandit(SourceChooser, CountingPlanner):
     def plan(self) -> TreePlan | None:
         if not self._all_plan:
             return None
-        player = self.learnt.player
+        player = self.playing
         if player.planner is None:
             return player.own_plan
-        with blaming("tree policy", player.policy, "plan"):
+        with blaming("tree policy", player.planner, "plan"):
             return player.planner.plan()
 
     def ends_after(self, layers: Iterator[AskedLayer]) -> int | None:
-        planner = self.learnt.player.planner
+        planner = self.playing.planner
         if planner is None:
             return None
         with blaming("tree policy", planner, "ends_after"):
@@ -308,7 +303,7 @@ class Bandit(SourceChooser, CountingPlanner):
         learnt.layers, learnt.asked = [(layer.rows, layer.width) for layer in layers or ()], None
         if layers is not None:
             learnt.asked = bool(layers) or self.width(TokenTree.root(0)) >= 1
-        planner = learnt.player.planner
+        planner = self.playing.planner
         if planner is not None:
             with blaming("tree policy", planner, "drafted"):
                 planner.drafted(layers)
@@ -323,14 +318,14 @@ class Bandit(SourceChooser, CountingPlanner):
         return self.reward != "blend" and all(counting_planner(policy) is not None for policy in learning)
 
     def observe(self, round_: Round) -> None:
-        with blaming("tree policy", self.playing, "observe"):
-            self.playing.observe(round_)
+        with blaming("tree policy", self.playing.policy, "observe"):
+            self.playing.policy.observe(round_)
         self._played(RoundCounts.of(round_), round_.rows, self._gain(round_))
 
     def observe_counts(self, counts: RoundCounts) -> None:
-        if isinstance(self.playing, CountingPlanner):
-            with blaming("tree policy", self.playing, "observe_counts"):
-                self.playing.observe_counts(counts)
+        if isinstance(self.playing.policy, CountingPlanner):
+            with blaming("tree policy", self.playing.policy, "observe_counts"):
+                self.playing.policy.observe_counts(counts)
         self._played(counts, counts.nodes, float(counts.new))
 
     def _played(self, counts: RoundCounts, rows: int, gain: float) -> None:
@@ -338,7 +333,7 @@ class Bandit(SourceChooser, CountingPlanner):
         learnt = self.learnt
         learnt.context = counts.context + counts.new
         if counts.drafted_nodes > 1 or learnt.asked is False or (learnt.asked and self._sources):
-            player = learnt.player
+            player = self.playing
             player.brought(gain)
             player.passes[rows] += 1
             for shape in learnt.layers:

@@ -55,7 +55,7 @@ def layer_price(
 
 
 def rounds_price(costs: Costs, passes: Mapping[int, int], layers: Mapping[tuple[int, int], int], context: int) -> float:
-    """Several rounds together, in the unit of `verify_price`.
+    """Several rounds together, in the unit of `verify_price`; layers as `layer_price` has them.
 
     Args:
         costs: what passes take.
@@ -63,7 +63,8 @@ def rounds_price(costs: Costs, passes: Mapping[int, int], layers: Mapping[tuple[
         layers: how many of the drafter, by rows and candidates of each.
         context: committed tokens.
     """
+    # lists, which are sooner added up than what a generator gives; and whether passes are known is asked once
     verifying = sum([count * verify_price(costs, nodes, context) for nodes, count in passes.items()])
     if costs.verify(1, context) is None:
-        return verifying + ASSUMED[1] * sum(layers.values())
+        return verifying + sum([count * ASSUMED[1] for count in layers.values()])
     return verifying + sum([count * (costs.draft(*shape) or 0.0) for shape, count in layers.items()])

@@ -13,7 +13,7 @@ from talon_core.candidates import Candidates
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.forest_planner import AskedLayer, CountingPlanner, RoundCounts, TreePlan
 from talon_core.policy import SequenceInfo, TreePolicy
-from talon_core.tree import FloatArray, TokenTree
+from talon_core.tree import FloatArray, TokenTree, read_only
 from talon_strategies.acceptance_head import AcceptanceHead, given_head, notice, shipped_head
 from talon_strategies.entropy import OFFERED, entropies_of
 from talon_strategies.options import numbers_of, positive_numbers
@@ -21,7 +21,7 @@ from talon_strategies.prices import layer_price, verify_price
 from talon_strategies.stopping import PlannedChain, StoppingChain, plain_chain
 
 SEEN = ("mean_entropy", "mean_best", "max_entropy", "min_best")
-"""What is seen of a chain; see `signals`."""
+"""What is seen of the chain before; `FEATURES` tells of each."""
 
 FEATURES = (*SEEN, "compression", "gamma")
 """What the network looks at, in this order: of the chain before, the mean entropy of the laws along it, in bits, see
@@ -48,7 +48,7 @@ def compression_of(weight_bits: int | None) -> int:
 
 
 def signals(entropies: Sequence[float], best: Sequence[float]) -> tuple[float, float, float, float]:
-    """`SEEN` of a chain.
+    """What is seen of a chain, as `SEEN` names it.
 
     Args:
         entropies: of the laws along a chain, in nats, at least one.
@@ -171,8 +171,9 @@ class SpecKV(StoppingChain, CountingPlanner):  # pyright: ignore[reportIncompati
         watched = self.watched
         watched.context = counts.context + counts.new
         if counts.drafted_nodes > 1:
-            self._features[:, : len(SEEN)] = signals(watched.entropies, watched.best)
-            shares: list[float] = self.head.accepted(self._features).tolist()
+            features = self._asked.copy()
+            features[:, : len(SEEN)] = signals(watched.entropies, watched.best)
+            shares: list[float] = self.head.accepted(features).tolist()
             costs = self._seconds() if self.objective == "rate" else [1.0] * len(shares)
             rates = [
                 (1.0 + share * gamma) / cost for share, gamma, cost in zip(shares, self.gammas, costs, strict=True)
@@ -180,13 +181,10 @@ class SpecKV(StoppingChain, CountingPlanner):  # pyright: ignore[reportIncompati
             watched.gamma = self.gammas[rates.index(max(rates))]
 
     @cached_property
-    def _features(self) -> FloatArray:
-        """Of a chain of each of `gammas`, as `FEATURES` has them, shape `(gammas, features)`; `SEEN` are still to come.
-
-        One array for all rounds of a text: so few numbers are sooner put into one than made another one of.
-        """
+    def _asked(self) -> FloatArray:
+        """`FEATURES` of a chain of each of `gammas`, with 0 for what is seen, shape `(gammas, features)`; read only."""
         unseen = [0.0] * len(SEEN)
-        return np.array([(*unseen, self.watched.compression, gamma) for gamma in self.gammas])
+        return read_only(np.array([(*unseen, self.watched.compression, gamma) for gamma in self.gammas]))
 
     def _seconds(self) -> list[float]:
         """Of a round with a chain of each of `gammas`, in passes over the root while nothing is known of passes."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from math import log, sqrt
+from typing import NamedTuple
 
 import attrs
 
@@ -43,8 +44,7 @@ class Arm:
         return max(self.gain_squared / self.rounds - self.mean**2, 0.0)
 
 
-@attrs.define
-class Played:
+class Played(NamedTuple):
     """What a bound looks at.
 
     Attributes:

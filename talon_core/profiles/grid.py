@@ -14,8 +14,8 @@ SWEEPS = 100
 """Of the projection on what rises along every axis, at most."""
 
 LINES = 4096
-"""Lines along the first axis that are remembered: who compares trees asks for many sizes of one of them, and who tries
-policies on many texts for the same lengths again."""
+"""Lines along the first axis that are remembered, and planes along the first two: who compares trees asks for many
+sizes of one line, and who tries policies on many texts for the same lengths again."""
 
 Sizes = tuple[int, ...]
 Points = Mapping[Sizes, float]
@@ -62,15 +62,12 @@ class Fit:
                     line[~known] = np.interp(np.array(axis)[~known], np.array(axis)[known], line[known])
         self.seconds: FloatArray = _rising(seconds)
         self._first = np.array(self.axes[0])
-        self._planes = lru_cache(maxsize=LINES)(self._planes_at)
+        self._plane = lru_cache(maxsize=LINES)(self._plane_at)
         self._line = lru_cache(maxsize=LINES)(self._line_at)
-        self._known = lru_cache(maxsize=LINES)(self._at)
 
     def at(self, *sizes: float) -> float:
         """Seconds at these sizes, one for each axis."""
-        return self._known(*sizes)
-
-    def _at(self, first: float, *others: float) -> float:
+        first, *others = sizes
         return _on(self.axes[0], first, self._line(*others))
 
     def along(self, first: FloatArray, *others: float) -> FloatArray:
@@ -82,7 +79,7 @@ class Fit:
 
         For a fit of two axes or more.
         """
-        values, axis = self._planes(*others), self.axes[1]
+        values, axis = self._plane(*others), self.axes[1]
         if len(axis) == 1:
             lines = np.repeat(values, len(second), axis=1)
         else:
@@ -104,16 +101,18 @@ class Fit:
         found: FloatArray = np.maximum(low + share * (lines[..., place + 1] - low), 0.0)
         return found
 
-    def _planes_at(self, *others: float) -> FloatArray:
-        """Seconds along the first axes, where the last ones have these sizes."""
+    def _plane_at(self, *others: float) -> FloatArray:
+        """Seconds along the first two axes, where the others have these sizes."""
         values = self.seconds
-        for place, size in zip(range(len(self.axes) - 1, 0, -1), reversed(others), strict=False):
-            values = _between(values, *_step(self.axes[place], size))
+        for axis, size in zip(reversed(self.axes[2:]), reversed(others), strict=True):
+            values = _between(values, *_step(axis, size))
         return values
 
     def _line_at(self, *others: float) -> list[float]:
         """Seconds along the first axis, where the others have these sizes."""
-        along = self.seconds if not others else _between(self._planes(*others[1:]), *_step(self.axes[1], others[0]))
+        if len(others) != len(self.axes) - 1:
+            raise ValueError(f"a fit of {len(self.axes)} axes is asked with {1 + len(others)} sizes")
+        along = self.seconds if not others else _between(self._plane(*others[1:]), *_step(self.axes[1], others[0]))
         line: list[float] = along.tolist()
         return line
 

@@ -61,9 +61,10 @@ class Table:
         """Of the fit, by leaving each point out; None where no point is between two others."""
         return error(self.points)
 
-    def at(self, *sizes: float) -> float | None:
-        """Seconds by the fit; None if nothing is known."""
-        return None if self.fit is None else self.fit.at(*sizes)
+    @cached_property
+    def at(self) -> Callable[..., float | None]:
+        """`at(*sizes)`: seconds by the fit; None if nothing is known."""
+        return _nothing if self.fit is None else lru_cache(maxsize=REMEMBERED)(self.fit.at)
 
     def as_list(self) -> list[list[Any]]:
         """The points as plain data: the sizes of each, then its seconds."""
@@ -139,38 +140,21 @@ class Profile(Costs):
         return {kind: getattr(self, f"{kind}_table") for kind in AXES}
 
     def verify(self, nodes: int, context: int, batch: int = 1) -> float | None:
-        return self._verified(nodes, context, batch)
-
-    @cached_property
-    def _verified(self) -> Callable[[int, int, int], float | None]:
-        def verified(nodes: int, context: int, batch: int) -> float | None:
-            fit = self.verify_table.fit
-            return None if fit is None else fit.at(nodes / self._sharing(fit, batch), context, batch)
-
-        return lru_cache(maxsize=REMEMBERED)(verified)
-
-    @cached_property
-    def _drafted(self) -> Callable[[int, int], float | None]:
-        return lru_cache(maxsize=REMEMBERED)(self.draft_table.at)
+        fit = self.verify_table.fit
+        return None if fit is None else self.verify_table.at(nodes / _sharing(fit, batch), context, batch)
 
     def verify_each(self, nodes: IntArray, context: int, batch: int = 1) -> FloatArray | None:
         fit = self.verify_table.fit
-        return None if fit is None else fit.along(nodes / self._sharing(fit, batch), context, batch)
+        return None if fit is None else fit.along(nodes / _sharing(fit, batch), context, batch)
 
     def verify_after(self, nodes: IntArray, contexts: Sequence[int], batch: int = 1) -> Sequence[FloatArray | None]:
         fit = self.verify_table.fit
         if fit is None:
             return [None] * len(contexts)
-        return [*fit.along_each(nodes / self._sharing(fit, batch), np.array(contexts, dtype=np.float64), batch)]
-
-    def _sharing(self, fit: Fit, batch: int) -> int:
-        """By how many trees the nodes of a pass are divided."""
-        batches = fit.axes[2]
-        # where one batch is all that is known, as many nodes altogether are taken to last as long
-        return batches[0] if len(batches) == 1 else batch
+        return [*fit.along_each(nodes / _sharing(fit, batch), np.array(contexts, dtype=np.float64), batch)]
 
     def draft(self, rows: int, width: int) -> float | None:
-        return self._drafted(rows, width)
+        return self.draft_table.at(rows, width)
 
     def accept(self, nodes: int) -> float | None:
         return self.accept_table.at(nodes)
@@ -236,6 +220,17 @@ class Profile(Costs):
         if not found.verify_table.points:
             raise ValueError("'verify' is empty; it must have at least one point")
         return found
+
+
+def _nothing(*sizes: float) -> None:
+    """What is known of sizes where no point is."""
+
+
+def _sharing(fit: Fit, batch: int) -> int:
+    """By how many trees the nodes of a pass are divided."""
+    batches = fit.axes[2]
+    # where one batch is all that is known, as many nodes altogether are taken to last as long
+    return batches[0] if len(batches) == 1 else batch
 
 
 def _same(value: Any) -> Any:

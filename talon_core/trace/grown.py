@@ -22,8 +22,6 @@ from talon_core.tree_arrays import begins_of, ints
 
 NO_ROWS = np.arange(0)
 
-ALL = slice(None)
-
 Columns = tuple[list[int], list[int], list[int], list[bool]]
 """By tree where its nodes of a layer begin and end, its width, and whether the drafter has offered anything to it."""
 
@@ -54,7 +52,7 @@ class Layer:
 
     @cached_property
     def columns(self) -> Columns:
-        """What is asked for tree by tree."""
+        """`Columns` of the layer."""
         ends = self.sizes.cumsum()
         return (ends - self.sizes).tolist(), ends.tolist(), self.widths.tolist(), self.known.tolist()
 
@@ -357,27 +355,13 @@ class Grown:
         for rows, measured, (begins, ends, widths, known) in self._askable:
             if known[tree]:
                 part, width = slice(begins[tree], ends[tree]), min(widths[tree], self.texts.width)
-                look_up = partial(self._logp, rows, width, part)
+                look_up = partial(_logp, self.texts, rows, width, part)
                 yield _LayerOfOne(part.stop - part.start, width, look_up, measured, part)
 
     @cached_property
     def _askable(self) -> list[tuple[IntArray, Callable[[Measure], FloatArray], Columns]]:
-        """Of each layer its rows, what says what a function says of its nodes, and its columns."""
-        return [(layer.rows, partial(self._measured, layer), layer.columns) for layer in self.layers]
-
-    def _measured(self, layer: Layer, measure: Measure) -> FloatArray:
-        found = layer.measured.get(measure)
-        if found is None:
-            widths = layer.widths[layer.trees]
-            logp = self._logp(layer.rows, min(int(widths.max()), self.texts.width))
-            logp[np.arange(logp.shape[1]) >= widths[:, None]] = -np.inf
-            with np.errstate(all="ignore"):  # of rows that were changed, which are refused where a round has them
-                found = layer.measured[measure] = read_only(measure(logp))
-        return found
-
-    def _logp(self, rows: IntArray, width: int, part: slice = ALL) -> FloatArray:
-        logp: FloatArray = self.texts.offered(rows[part], width)[1].astype(np.float64)
-        return logp
+        """Of each layer its rows, how its nodes are measured, and its columns."""
+        return [(layer.rows, partial(_measured, self.texts, layer), layer.columns) for layer in self.layers]
 
     def round(self, tree: int, coming: IntArray, spans: tuple[Span, ...], context: int) -> Round:
         """The round with a tree; `coming` are the tokens behind its root, to the end of the text."""
@@ -392,3 +376,20 @@ class Grown:
             spans=spans,
             context=context,
         )
+
+
+def _measured(texts: SeveralTexts, layer: Layer, measure: Measure) -> FloatArray:
+    """What a function says of what was offered to each node of a layer, shape `(frontier,)`."""
+    found = layer.measured.get(measure)
+    if found is None:
+        widths = layer.widths[layer.trees]
+        logp = _logp(texts, layer.rows, min(int(widths.max()), texts.width), slice(None))
+        logp[np.arange(logp.shape[1]) >= widths[:, None]] = -np.inf
+        with np.errstate(all="ignore"):  # of rows that were changed, which are refused where a round has them
+            found = layer.measured[measure] = read_only(measure(logp))
+    return found
+
+
+def _logp(texts: SeveralTexts, rows: IntArray, width: int, part: slice) -> FloatArray:
+    logp: FloatArray = texts.offered(rows[part], width)[1].astype(np.float64)
+    return logp

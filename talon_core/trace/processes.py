@@ -105,11 +105,7 @@ class _Pool:
         context = multiprocessing.get_context("fork")
         here, there = context.Pipe()
         process = context.Process(target=_serve, args=(self._work, self._things, there, os.getpid()), daemon=True)
-        gc.freeze()  # its collector leaves alone what is there: else the system would copy all of that, page by page
-        try:
-            process.start()
-        finally:
-            gc.unfreeze()
+        process.start()
         there.close()  # else its death would not be seen
         self._workers[here] = worker = _Worker(process, here, -1)
         self._go_on(worker)
@@ -134,6 +130,7 @@ class _Pool:
 
 
 def _serve(work: Callable[[Any], Any], things: Sequence[Any], there: Connection, waiting: int) -> None:
+    gc.freeze()  # a collection would write to every object that is there, and so copy every page
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits
     end_with(waiting)
     with suppress(EOFError, OSError, KeyboardInterrupt):  # nobody waits any more, or a plugin ends this process

@@ -234,9 +234,9 @@ class Planned(_Growing):
         self._whole: dict[tuple[ForestGrower, int], int] = {}  # in `_grown`, without a depth, by the first position
         bounds = texts.first_positions.tolist()
         for policy, text, (first, end) in zip(policies, texts.texts, pairwise(bounds), strict=True):
-            begins, *where = np.array([*self._rounds(policy, text, first, end)]).T
-            self._where[begins] = np.stack(where, axis=1)
-            self._begins.append(begins)
+            rounds = np.array([*self._rounds(policy, text, first, end)])
+            self._where[rounds[:, 0]] = rounds[:, 1:]
+            self._begins.append(rounds[:, 0])
         self._check()
 
     def _rounds(self, policy: ForestPlanner, text: TextTrace, first: int, end: int) -> Iterator[tuple[int, int, int]]:

@@ -72,3 +72,23 @@ def test_the_error_is_that_of_points_that_were_left_out() -> None:
     assert found.largest == pytest.approx(1 / 3)
     assert found.median == pytest.approx((1 / 3 + 2 / 9) / 2)
     assert error({(1,): 1.0, (2,): 3.0}) is None
+
+
+@given(
+    st.dictionaries(st.tuples(*[st.integers(1, 99)] * 2), SECONDS, min_size=1, max_size=9),
+    st.lists(st.integers(1, 99), min_size=1, max_size=4),
+    st.lists(st.integers(1, 99), min_size=1, max_size=4),
+)
+def test_so_they_have_by_two_sizes_as_layers_of_drafters_do(
+    given_points: dict[tuple[int, ...], float], first: list[int], second: list[int]
+) -> None:
+    fit = Fit(given_points)
+    each = fit.along_each(np.array(first, dtype=np.float64), np.array(second, dtype=np.float64)).tolist()
+    assert each == [[fit.at(one, other) for one in first] for other in second]
+    assert each == [fit.along(np.array(first, dtype=np.float64), other).tolist() for other in second]
+
+
+@pytest.mark.parametrize("sizes", [(5,), (5, 100), (5, 100, 1, 3)])
+def test_a_fit_is_asked_with_as_many_sizes_as_it_has_axes(sizes: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=f"a fit of 3 axes is asked with {len(sizes)} sizes"):
+        Fit({(1, 64, 1): 0.01, (8, 512, 2): 0.02}).at(*sizes)

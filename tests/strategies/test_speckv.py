@@ -93,6 +93,16 @@ def test_what_costs_nothing_known_is_assumed(draft):
     assert len(draft(policy, TableDrafter([UNSURE])).tree) == 1 + 6
 
 
+def test_what_is_seen_of_a_chain_is_gone_with_the_next_one(draft):
+    lengths = []
+    for laws in ([SURE, UNSURE], [UNSURE]):
+        policy = served(SpecKV(model=CONFIDENT), Prices(node=0.04, layer=0.05))
+        for law in laws:
+            told(policy, draft(policy, TableDrafter([law])))
+        lengths.append(policy.planned)
+    assert lengths == [6, 6]  # and 8 after the sure one, see above
+
+
 def test_signals_by_hand():
     entropies, best = np.log([2.0, 4.0]), np.array([0.5, 0.25])
     assert signals(entropies, best) == pytest.approx((1.5, 0.375, 2.0, 0.25))

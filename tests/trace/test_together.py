@@ -1,9 +1,11 @@
 """A policy on several texts at once has the rounds that it has on each of them."""
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import attrs
 import numpy as np
@@ -26,7 +28,7 @@ from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.methods import parse_method
 from talon_core.trace.replay import Method, Replay, Replayed, Totals
 from talon_core.trace.several import SeveralTexts
-from talon_core.trace.together import Together
+from talon_core.trace.together import Planned, Together
 from talon_core.trace.trying import Trying, together
 from talon_core.tree import FloatArray, IntArray
 from talon_core.tree_arrays import totals
@@ -158,6 +160,22 @@ def test_it_makes_no_difference_how_many_trees_are_begun_with(
     monkeypatch.setattr(f"talon_core.trace.together.{bound}", most)
     shipped = read_trace(SHIPPED)
     assert all_same(both(shipped, Method("talon", Talon(), Match())))
+
+
+@pytest.mark.parametrize("spec", ["bandit", "speckv", "adaedl"])
+def test_trees_that_were_grown_together_are_not_held_longer_than_they_are_wanted(spec: str) -> None:
+    """Their arrays are large, and the garbage collector sees objects alone."""
+    shipped = read_trace(SHIPPED)
+    found = together(Replay(shipped), parse_method(spec, shipped, registry()), SeveralTexts([*shipped]))
+    assert isinstance(found, Planned)
+    grown = [ref(one) for one in found._grown]
+    assert grown
+    gc.disable()
+    try:
+        del found
+        assert [one() for one in grown] == [None] * len(grown)
+    finally:
+        gc.enable()
 
 
 def test_plans_are_grown_part_by_part_and_too_many_of_them_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
