@@ -167,7 +167,11 @@ PAGES = (
             *("talon_core.report.figures:Budget", "talon_core.report.figures:Walks"),
             *("talon_core.report.figures:Extreme", "talon_core.report.figures:Walk"),
             *("talon_core.report.figures:Step", "talon_core.report.figures:Progress"),
-            *("talon_core.report.efficiency:oracle_of", "talon_core.report.page:page_of"),
+            *(
+                "talon_core.report.efficiency:oracle_of",
+                "talon_core.report.efficiency:TooLow",
+                "talon_core.report.page:page_of",
+            ),
             "talon_core.report.plots:pictures_of",
             *("talon_core.report.lanes:timeline_of", "talon_core.report.lanes:Timeline"),
             "talon_core.report.lanes:Turn",

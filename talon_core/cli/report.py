@@ -12,6 +12,7 @@ from talon_core.cli.output import note, print_json
 
 if TYPE_CHECKING:
     from talon_core.bench.results import Results
+    from talon_core.report.figures import Oracle
     from talon_core.report.texts import Texts
 
 PAGE = "report.html"
@@ -74,9 +75,9 @@ def report(
         from talon_core.report.plotting import check_matplotlib
 
         check_matplotlib()
-    oracle, questions = _oracle(trace, results), _questions(prompts, results)
+    (oracle, no_oracle), questions = _oracle(trace, results), _questions(prompts, results)
     texts, no_texts = _texts(results)
-    found = report_of(results, baseline.strip(), Besides(texts, questions, oracle, steps, no_texts))
+    found = report_of(results, baseline.strip(), Besides(texts, questions, oracle, steps, no_texts, no_oracle))
     text = page_of(found)
     pictures: dict[str, bytes] = {}
     if figures is not None:
@@ -115,13 +116,17 @@ def _forms(forms: list[str] | None, figures: Path | None) -> list[str]:
     return list(dict.fromkeys(forms or FORMS))
 
 
-def _oracle(trace: Path | None, results: "Results") -> Any:
+def _oracle(trace: Path | None, results: "Results") -> "tuple[Oracle | None, str]":
+    """What the drafter of a trace allows, and why that is not known where the run drafted what the trace lacks."""
     if trace is None:
-        return None
-    from talon_core.report.efficiency import oracle_of
+        return None, ""
+    from talon_core.report.efficiency import TooLow, oracle_of
     from talon_core.trace.folder import read_trace
 
-    return oracle_of(read_trace(trace), results)
+    try:
+        return oracle_of(read_trace(trace), results), ""
+    except TooLow as error:
+        return None, str(error)
 
 
 def _questions(prompts: Path | None, results: "Results") -> dict[tuple[str, int, int], str]:

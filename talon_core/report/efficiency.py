@@ -1,7 +1,8 @@
 """Tokens and draft passes for each target pass: of the methods, and of the best that a drafter allows."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -16,6 +17,7 @@ from talon_core.plugins.registry import load_registry
 from talon_core.report.figures import ALL, Budget, Efficiency, Oracle, Point
 from talon_core.trace.along import Along
 from talon_core.trace.asking import rows_of
+from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import Trace
 from talon_core.trace.oracle import along_rows, best_trees
 from talon_core.tree import FloatArray
@@ -73,26 +75,42 @@ def _total(of: Sequence[Measurement], name: str) -> float | None:
     return None if not values or None in values else float(sum(values))
 
 
+class TooLow(ValueError):
+    """A run drafted what a trace does not have, so that the oracle would get too little."""
+
+
 def oracle_of(trace: Trace, results: Results) -> Oracle:
     """What the drafter of a trace allows on the prompts of a run.
 
+    A drafter of texts is asked as deep as the run's trees with it went.
+
     Raises:
+        TooLow: if trees of the run are deeper than the trace, and it offers the text down to its last layer somewhere,
+            or a text that it has was written in fewer passes than the trace allows.
         ValueError: if the trace is of another model, of other settings, or of none of the prompts; the sentence says
             what differs.
     """
     check_trace(trace, results)
     wanted = {(each.set, each.prompt) for each in results.measurements}
     same = _same_sets(trace, results)
-    texts = [text for text in trace.texts() if text in wanted and text[0] in same]
+    texts = {of: trace.text(*of) for of in trace.texts() if of in wanted and of[0] in same}
     if not texts:
         raise ValueError(f"the trace in '{trace.folder}' has none of the prompts of the run in '{results.folder}'")
-    walked = [_offers(trace, *text) for text in texts]
-    line = _line(walked)
-    along = [each.along for each in walked]
+    drafter = trace["drafter"]["spec"]
+    methods = _methods_with(drafter, results.manifest)
+    drafted = {name: [each for each in results.measurements if each.method == name] for name in methods}
+    drafted = {name: of for name, of in drafted.items() if not _prepared(of)}  # the others have no points
+    depths = {name: _deepest(of) for name, of in drafted.items()}
+    walked = {of: _offers(trace, text, max(depths.values(), default=0)) for of, text in texts.items()}
+    along = [each.along for each in walked.values()]
+    if not trace["drafter"]["reads_texts"]:
+        _check_depth(trace, along, depths)
+    ways = {of: cheapest(each, np.array(PRICES)) for of, each in walked.items()}
+    _check_passes(trace, texts, ways, drafted)
     best = [best_trees(along, nodes) for nodes in NODES]
     budgets = [Budget(nodes, each.in_hindsight, each.by_the_laws) for nodes, each in zip(NODES, best, strict=True)]
-    drafter = trace["drafter"]["spec"]
-    return Oracle(drafter, len(texts), line, budgets, _methods_with(drafter, results.manifest))
+    same_texts = all(_wrote(texts, of) for of in drafted.values())
+    return Oracle(drafter, len(texts), _line(walked.values(), ways.values()), budgets, methods, same_texts)
 
 
 def check_trace(trace: Trace, results: Results) -> None:
@@ -129,6 +147,69 @@ def _methods_with(drafter: str, manifest: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _deepest(of: Sequence[Measurement]) -> int:
+    """Layers of the deepest tree that was verified."""
+    return max((row["depth"] for each in of for row in each.acceptance_by_depth or ()), default=0)
+
+
+def _check_depth(trace: Trace, texts: Sequence[Along], depths: Mapping[str, int]) -> None:
+    """Refuse a trace that ends above the run's trees, unless the text is nowhere offered down to its last layer."""
+    recorded = trace["settings"]["depth"]
+    method, deepest = max(depths.items(), key=lambda each: each[1], default=("", 0))
+    if deepest <= recorded:
+        return
+    for text in texts:
+        left = np.arange(len(text))[::-1]  # the last token is no drafted one
+        if ((text.reach >= recorded) & (left > recorded)).any():
+            raise TooLow(
+                f"the trace in '{trace.folder}' goes {recorded} deep, and {method} drafted {deepest} deep; record one "
+                f"with --depth {deepest}, or leave --trace out"
+            )
+
+
+def _check_passes(
+    trace: Trace,
+    texts: Mapping[tuple[str, int], TextTrace],
+    ways: Mapping[tuple[str, int], FloatArray],
+    drafted: Mapping[str, Sequence[Measurement]],
+) -> None:
+    """Refuse a trace without something that the run accepted: one of its texts took fewer passes than is possible.
+
+    Args:
+        trace: it.
+        texts: of it.
+        ways: what `cheapest` says of them.
+        drafted: what was measured with its drafter, by method.
+    """
+    prices = np.array(PRICES)
+    for method, of in drafted.items():
+        for each in of:
+            passes, drafts = (each.stats.get(name) for name in ("target_passes", "draft_passes"))
+            if passes is None or drafts is None or not _is_text(texts, each):
+                continue
+            fewest = ways[each.set, each.prompt]
+            if (passes + prices * drafts < fewest[0] + prices * fewest[1] - 1e-6).any():
+                width = trace["settings"]["width"]
+                raise TooLow(
+                    f"the trace in '{trace.folder}' has the best {width} of each node's candidates, and {method} "
+                    f"accepted others on prompt {each.prompt} of the set '{each.set}'; record one with a --width above "
+                    f"{width}, or leave --trace out"
+                )
+
+
+def _is_text(texts: Mapping[tuple[str, int], TextTrace], one: Measurement) -> bool:
+    """Whether the text of a trace was written: a rule may have drawn another."""
+    text = None if one.turn else texts.get((one.set, one.prompt))
+    return text is not None and [*one.token_ids] == text.ids[text.prompt_tokens :].tolist()
+
+
+def _wrote(texts: Mapping[tuple[str, int], TextTrace], of: Sequence[Measurement]) -> bool:
+    """Whether a method wrote just these texts, each as often."""
+    counts = Counter((each.set, each.prompt) for each in of)
+    often = {counts[text] for text in texts}
+    return len(often) == 1 and all(_is_text(texts, each) for each in of)
+
+
 @attrs.frozen
 class Offers:
     """What the drafter offers along a text.
@@ -142,21 +223,25 @@ class Offers:
     passes: FloatArray
 
 
-def _offers(trace: Trace, name: str, prompt: int) -> Offers:
-    text = trace.text(name, prompt)
-    new = text.ids[text.prompt_tokens :].tolist()
+def _offers(trace: Trace, text: TextTrace, depth: int) -> Offers:
+    """What is offered along a text; a drafter of texts is asked for so many layers, or as many as the trace has."""
     if text.rows is not None and text.along is not None:
         rows, found = text.rows, text.along
     else:
-        rows = rows_of(built(load_registry(), "drafter", trace["drafter"]["spec"]), text, trace, 1)
-        found = along_rows(rows, new)
+        rows = rows_of(built(load_registry(), "drafter", trace["drafter"]["spec"]), text, trace, depth)
+        found = along_rows(rows, text.ids[text.prompt_tokens :].tolist())
     passes = np.cumsum(np.asarray(rows.passes, dtype=np.float64), axis=1)
     return Offers(found, np.concatenate([np.zeros((len(passes), 1)), passes], axis=1))
 
 
-def _line(texts: Sequence[Offers]) -> list[tuple[float, float]]:
-    """Delta and tau of somebody who knows the texts, for each price of a draft pass; where it is dear, none pays."""
-    totals = np.sum([cheapest(text, np.array(PRICES)) for text in texts], axis=0)  # (2, prices)
+def _line(texts: Iterable[Offers], ways: Iterable[FloatArray]) -> list[tuple[float, float]]:
+    """Delta and tau of somebody who knows the texts, for each price of a draft pass; where it is dear, none pays.
+
+    Args:
+        texts: what is offered along them.
+        ways: what `cheapest` says of them at `PRICES`.
+    """
+    totals = np.sum([*ways], axis=0)  # (2, prices)
     new = sum(len(text.along) for text in texts)
     found = {(float(drafts / passes), float(new / passes)) for passes, drafts in totals.T}
     return sorted(found)

@@ -213,9 +213,11 @@ class Oracle:
     Attributes:
         drafter: its spec.
         texts: how many of the run's prompts the trace has.
-        line: pairs of delta and tau: no policy that drafts so much gets more, with any tree.
+        line: pairs of delta and tau: on these texts no policy that drafts so much gets more, with any tree of the
+            candidates that the trace has.
         budgets: the best trees by their number of nodes.
         methods: names of the run's methods with this drafter.
+        same_texts: whether these wrote just the texts of the trace, each as often, so that none is above the line.
     """
 
     drafter: str
@@ -223,6 +225,7 @@ class Oracle:
     line: Sequence[tuple[float, float]]
     budgets: Sequence[Budget]
     methods: Sequence[str]
+    same_texts: bool
 
 
 @attrs.frozen
@@ -358,6 +361,7 @@ class Report:
         lanes: rounds after each other, by method.
         efficiency: the methods.
         oracle: the drafter.
+        no_oracle: why a trace that was given says nothing of it, in a sentence; empty where it does, or none was.
         walks: the slowest and the fastest prompts.
         missing: why a figure is not there, in a sentence, by its name.
     """
@@ -382,6 +386,7 @@ class Report:
     lanes: Mapping[str, Timeline]
     efficiency: Efficiency | None
     oracle: Oracle | None
+    no_oracle: str
     walks: Walks | None
     missing: Mapping[str, str]
 

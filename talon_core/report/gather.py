@@ -59,6 +59,7 @@ class Besides:
         oracle: what the drafter of a trace allows; None without one.
         most: prompts that can be stepped through, of the fastest and of the slowest.
         no_texts: why tokens are shown by their ids, in a sentence; empty where they are not.
+        no_oracle: why a trace that was given says nothing, as `TooLow` has it; empty where it does, or none was given.
     """
 
     texts: Texts = attrs.field(factory=Texts)
@@ -66,6 +67,7 @@ class Besides:
     oracle: of.Oracle | None = None
     most: int = 3
     no_texts: str = ""
+    no_oracle: str = ""
 
 
 def report_of(results: Results, baseline: str = PLAIN, besides: Besides | None = None) -> Report:
@@ -126,6 +128,7 @@ def report_of(results: Results, baseline: str = PLAIN, besides: Besides | None =
         lanes={method: lanes for method in measured if (lanes := rounds.times[method].lanes) is not None},
         efficiency=efficiency,
         oracle=besides.oracle,
+        no_oracle=besides.no_oracle,
         walks=steps.walks(drafting, besides.questions) if chosen.units else None,
         missing={},
     )
@@ -279,7 +282,11 @@ def _missing(report: Report, results: Results) -> dict[str, str]:
         found[of.TIMELINE] = found[of.LANES] = sentence
     if not report.mat:
         found[of.MAT] = nothing
-    if report.oracle is None:
+    if report.no_oracle:
+        found[of.ORACLE] = (
+            f"This figure and the oracle's line are left out, as both would be too low: {report.no_oracle}."
+        )
+    elif report.oracle is None:
         found[of.ORACLE] = (
             "No trace was given: talon trace record keeps what a drafter proposes on the same prompts, and talon bench "
             "report --trace shows here what the best trees would have got."

@@ -9,7 +9,7 @@ from talon_core.bench.methods import PLAIN
 from talon_core.bench.sheets import Sheet
 from talon_core.report import figures as of
 from talon_core.report import svg_figures, svg_lanes
-from talon_core.report.figures import ALL, Estimate, Report, Shown
+from talon_core.report.figures import ALL, Estimate, Oracle, Report, Shown
 from talon_core.report.lanes import CAPTION, HEADS, LANED
 from talon_core.report.timing import OF_TEXTS
 from talon_core.rounds import PARTS
@@ -264,18 +264,11 @@ def _efficiency(report: Report, section: Section) -> Section:
         if found.cost is not None
         else ""
     )
-    over = ""
+    over = f" The oracle's line is left out, as it would be too low: {report.no_oracle}." if report.no_oracle else ""
     if report.oracle is not None:
-        prompts = sum(report.sets.values())
-        of_all = report.oracle.texts >= prompts
         over = (
             f" The oracle's line is what somebody gets who knows the text, with the drafter {report.oracle.drafter}: "
-            "at each price of a draft pass the best chains, over "
-            + (
-                "all prompts. No filled mark of this drafter lies above it."
-                if of_all
-                else f"{report.oracle.texts} of {prompts} prompts; filled marks are of all, and so may lie above it."
-            )
+            f"at each price of a draft pass the best chains, {_over(report, report.oracle)}"
         )
         line = [[f"{delta:.3f}", f"{tau:.3f}"] for delta, tau in report.oracle.line]
         tables.append(Sheet(f"The oracle's line ({report.oracle.drafter})", ["delta", "tau"], line))
@@ -289,6 +282,16 @@ def _efficiency(report: Report, section: Section) -> Section:
         tables=tables,
         key=_keys(report, {point.method for point in found.points}),
     )
+
+
+def _over(report: Report, oracle: Oracle) -> str:
+    """Over which prompts the line is, and whether filled marks may lie above it."""
+    prompts = sum(report.sets.values())
+    if oracle.texts < prompts:
+        return f"over {oracle.texts} of {prompts} prompts; filled marks are of all, and so may lie above it."
+    if not oracle.same_texts:
+        return "over all prompts; filled marks are of other texts than the trace's, too, and so may lie above it."
+    return "over all prompts. No filled mark of this drafter lies above it."
 
 
 def _oracle(report: Report, section: Section) -> Section:

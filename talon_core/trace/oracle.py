@@ -21,7 +21,8 @@ class BestTrees:
     Attributes:
         nodes: of a tree at most, the root included; None for any number.
         in_hindsight: with trees by somebody who knows the text, and may choose among what the drafter offers: the chain
-            along the text, as far as it is offered. No policy gets more with this drafter.
+            along the text, as far as it is offered. No policy gets more whose trees hold recorded candidates alone,
+            with a rule that accepts what stands in the text; one that draws from whole laws may draw others.
         by_the_laws: with the nodes that are likeliest by the drafter's own laws: the best for a policy that believes
             them (OPT-Tree, arXiv 2406.17276, has such trees). What a policy lacks of it is the policy's; what it lacks
             of `in_hindsight` is the drafter's.
@@ -36,9 +37,10 @@ class BestTrees:
 
 
 def fastest(texts: Sequence[Along], prompts: Sequence[int], costs: Costs, layer: float) -> list[float]:
-    """The fewest seconds of each text with chains along it: no tree policy is faster with this drafter, by these costs.
+    """The fewest seconds of each text with chains along it, by these costs.
 
-    Its own time is left out, and so is what the drafter takes to hear of the text.
+    No tree policy is faster whose trees hold what is offered here alone, with a rule that accepts what stands in the
+    text. Its own time is left out, and so is what the drafter takes to hear of the text.
 
     Args:
         texts: what the drafter offered along each; at least one, of one token or more each.

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from talon_core.bench.methods import parse_methods
 from talon_core.bench.prompts import read_sets
@@ -40,6 +41,17 @@ def tiny() -> tuple[Any, Any]:
 
 
 @pytest.fixture(scope="session")
+def repeating() -> tuple[Any, Any]:
+    """A tiny Llama that says the same token again, so that whatever reads the text drafts it."""
+    model, tokenizer = of_words(tie_word_embeddings=True)
+    with torch.no_grad():
+        for layer in model.model.layers:  # they compute something, and change nothing much
+            layer.self_attn.o_proj.weight.mul_(0.01)
+            layer.mlp.down_proj.weight.mul_(0.01)
+    return model, tokenizer
+
+
+@pytest.fixture(scope="session")
 def prompt_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two sets, of three prompts and of one."""
     return two_sets(tmp_path_factory.mktemp("prompts"))
@@ -49,15 +61,15 @@ def prompt_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def decoded(
     tiny: tuple[Any, Any], prompt_files: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Results]:
-    """Runs methods on the prompts; the same run once."""
+    """Runs methods on the prompts, with the tiny model or another one; the same run once."""
     known: dict[str, Results] = {}
 
-    def run(specs: tuple[str, ...] = METHODS, **options: Any) -> Results:
-        question = repr((specs, sorted(options.items())))
+    def run(specs: tuple[str, ...] = METHODS, model: tuple[Any, Any] = tiny, **options: Any) -> Results:
+        question = repr((specs, id(model[0]), sorted(options.items())))
         if question not in known:
             settings = {"max_new_tokens": TOKENS, "warmup": 0, "rounds": True, **options}
             plan = Plan("tiny", tuple(parse_methods(specs)), tuple(read_sets(prompt_files)), **settings)
-            known[question] = Bench(plan, *tiny).run(tmp_path_factory.mktemp("run"))
+            known[question] = Bench(plan, *model).run(tmp_path_factory.mktemp("run"))
         return known[question]
 
     return run
@@ -70,11 +82,21 @@ def results(decoded: Callable[..., Results]) -> Results:
 
 
 @pytest.fixture(scope="session")
-def recorded(tiny: tuple[Any, Any], prompt_files: Path, tmp_path_factory: pytest.TempPathFactory) -> Trace:
+def traced(tiny: tuple[Any, Any], prompt_files: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trace]:
+    """Records a trace of the same prompts, of the tiny model or another one."""
+
+    def record(drafter: str = DRAFTER, model: tuple[Any, Any] = tiny, **options: Any) -> Trace:
+        plan = TracePlan("tiny", tuple(read_sets(prompt_files)), **{"max_new_tokens": TOKENS, **options})
+        spec = built(load_registry(), "drafter", drafter)
+        return Recorder(plan, *model, spec, drafter).run(tmp_path_factory.mktemp("trace")).trace
+
+    return record
+
+
+@pytest.fixture(scope="session")
+def recorded(traced: Callable[..., Trace]) -> Trace:
     """A trace of the same prompts."""
-    plan = TracePlan("tiny", tuple(read_sets(prompt_files)), max_new_tokens=TOKENS, depth=8)
-    drafter = built(load_registry(), "drafter", DRAFTER)
-    return Recorder(plan, *tiny, drafter, DRAFTER).run(tmp_path_factory.mktemp("trace")).trace
+    return traced(depth=8)
 
 
 @pytest.fixture(scope="session")

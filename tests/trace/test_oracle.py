@@ -62,6 +62,47 @@ def test_by_the_laws_is_what_the_likeliest_nodes_get(small: Any, recorded: Calla
     assert found.in_hindsight >= found.by_the_laws
 
 
+def tried(trace: Trace, specs: Sequence[str]) -> list[tuple[int, float, float]]:
+    """Methods on a trace: questions outside, what they get, and what the oracle gets."""
+    methods = [parse_method(spec, trace, load_registry()) for spec in specs]
+    return [
+        (one.totals.outside, one.totals.mean_accepted_tokens, one.oracle.in_hindsight)
+        for one in replayed(trace, methods, jobs=1).tried
+    ]
+
+
+DRAWS = ("dyspec:budget=8,depth=3", "dyspec:budget=8,depth=3/match", "dyspec:budget=3,depth=1/match")
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.5])
+def test_no_policy_gets_more_than_the_oracle_where_all_that_may_be_drawn_is_recorded(
+    small: Any, recorded: Callable[..., Trace], temperature: float
+) -> None:
+    sizes: dict[str, Any] = {"width": 11, "nodes": 121, "depth": 3, "least": 0.0, "laws": True}
+    trace = recorded(small, max_new_tokens=8, temperature=temperature, **sizes)
+    for outside, own, best in tried(trace, ["chain:length=3", "eagle2:budget=9,depth=2,top_k=3", *DRAWS]):
+        assert outside == 0
+        assert own <= best
+
+
+def test_no_policy_of_recorded_candidates_gets_more_than_the_oracle_at_any_temperature(
+    tiny: Any, recorded: Callable[..., Trace]
+) -> None:
+    trace = recorded(tiny, temperature=1.0, width=2, depth=4, nodes=12)
+    found = tried(trace, ["chain:length=4", "eagle2:budget=12,depth=4,top_k=2", "talon:budget=12", "static"])
+    assert all(own <= best for _, own, best in found)
+    assert max(own for _, own, _ in found) > 1
+
+
+def test_children_that_are_drawn_outside_of_what_was_recorded_may_get_more_than_the_oracle(
+    tiny: Any, recorded: Callable[..., Trace]
+) -> None:
+    trace = recorded(tiny, temperature=1.0, width=1, depth=2, nodes=12, laws=True)
+    [(outside, own, best)] = tried(trace, ["dyspec:budget=8,depth=1/match"])
+    assert outside == 0  # a leaf is no question
+    assert own > best
+
+
 def fewest(ranks: Sequence[tuple[int, ...]], nodes: int, position: int = 0) -> int:
     """Target passes of the best choice of chains, by trying all."""
     if position >= len(ranks):
