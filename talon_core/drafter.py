@@ -299,6 +299,20 @@ class DrafterSpec(ABC):
         """
         return None
 
+    def files_hash(self) -> str:
+        """Tells the files that it looks things up in from what may be at the same place after a change.
+
+        What was recorded or worked out with the drafter is kept with this hash, and with those of the weights of all
+        networks that it holds; with another one it does not count. It is asked without a target, on any machine.
+
+        Returns:
+            A hash of the contents; "" where it opens no files, or networks alone.
+
+        Raises:
+            ValueError: if there are no such files; the sentence says what is missing.
+        """
+        return ""
+
     def for_model(self, model: Any) -> "DrafterSpec":
         """These options, with whatever is to be chosen for a model chosen; by default there is nothing.
 

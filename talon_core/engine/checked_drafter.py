@@ -58,6 +58,23 @@ def files_known(cls: type[DrafterSpec], path: str) -> DrafterSpec | None:
     return spec
 
 
+def checked_hash(spec: DrafterSpec) -> str:
+    """The hash of the files that a drafter looks things up in.
+
+    Raises:
+        ValueError: if there are no such files.
+        PluginError: if it fails in another way, or what it returns is no text; the message names the drafter.
+    """
+    with blaming_bugs("drafter", spec, "files_hash"):
+        found: Any = spec.files_hash()
+    if not isinstance(found, str):
+        raise PluginError(
+            f"{naming('drafter', spec)} returned {written(found)} from files_hash; it must return a text, which is "
+            "empty where there are no files"
+        )
+    return found
+
+
 def described(spec: object, drafter: Drafter) -> dict[str, object]:
     """What a drafter says of its files.
 

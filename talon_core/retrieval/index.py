@@ -100,6 +100,11 @@ class IndexManifest:
         """Bytes of the other files, by name."""
         return {TOKENS: self.tokens * self.vocabulary.dtype.itemsize, SUFFIXES: self.tokens * 4}
 
+    @property
+    def fingerprint(self) -> str:
+        """Tells the index from others: of all that is said of it, the hashes of its files among it."""
+        return hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()
+
     def as_dict(self) -> dict[str, Any]:
         """It as plain data, for JSON; `from_dict` reads it."""
         return {"kind": KIND, "format": FORMAT, **records.fields_as_plain(self)}

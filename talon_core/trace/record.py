@@ -17,6 +17,7 @@ from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.defaults import EXACT_RULE
 from talon_core.drafter import Drafter, DrafterSpec
+from talon_core.engine.checked_drafter import checked_hash
 from talon_core.engine.checked_policy import MOST_NODES
 from talon_core.plugins.parts import Parts, resolve
 from talon_core.plugins.registry import load_registry
@@ -179,7 +180,7 @@ class Recorder:
                 "name": self._spec.name,
                 "reads_texts": self._spec.reads_texts,
                 "max_depth": None if drafter is None else drafter.max_depth,
-                "sha256": drafter_hash(self._written, drafter),
+                "sha256": drafter_hash(self._written, self._spec, drafter),
             },
             "sessions": [],
         }
@@ -303,9 +304,20 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def drafter_hash(spec: str, drafter: Drafter | None) -> str:
-    """Tells two drafters apart: by how they are written, and by the weights of all networks that they hold."""
-    digest = hashlib.sha256(spec.encode())
+def drafter_hash(written: str, spec: DrafterSpec, drafter: Drafter | None) -> str:
+    """Tells two drafters apart: by how they are written, their files, and the weights of all networks that they hold.
+
+    Args:
+        written: the drafter, as the user wrote it.
+        spec: its options.
+        drafter: what they have opened; None where nothing was.
+
+    Raises:
+        ValueError: if its files are not there.
+        PluginError: if it fails at telling its files; the message names it.
+    """
+    digest = hashlib.sha256(written.encode())
+    digest.update(checked_hash(spec).encode())
     for network in _networks(drafter, set()):
         digest.update(weights_hash(network).encode())
     return digest.hexdigest()

@@ -17,6 +17,7 @@ from talon_core.basics import records
 from talon_core.basics.paths import about, alone, small_text, write_whole
 from talon_core.certificates.code import UntoldError, digest, package_of
 from talon_core.costs import Costs
+from talon_core.engine.checked_drafter import checked_hash
 from talon_core.errors import written
 from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import spelled
@@ -313,7 +314,7 @@ class Sweep:
 
 
 def _code_of(method: Method) -> str:
-    """A hash of the method's parts with their options, which a name may come to mean, and of their packages."""
+    """A hash of the method's parts with their options, which a name may come to mean, of their packages and files."""
     told = hashlib.sha256()
     for part in (method.policy, method.rule, method.drafter):
         if part is None:
@@ -324,6 +325,8 @@ def _code_of(method: Method) -> str:
         except UntoldError:
             own = ""
         told.update(f"{type(part).__module__}.{type(part).__qualname__} {own} {spelled(part)}\n".encode())
+    if method.drafter is not None:
+        told.update(checked_hash(method.drafter).encode())
     return told.hexdigest()[:16]
 
 

@@ -1,5 +1,6 @@
 """The drafter `datastore`: REST's rule by brute force, what it refuses, and decoding with it."""
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ from talon_core.decoding.loading import decoder_for_model
 from talon_core.drafter import Committed, Frontier
 from talon_core.engine.checked_drafter import files_known
 from talon_core.engine.text_target import TextTarget
-from talon_core.plugins.parts import Parts
+from talon_core.plugins.parts import Parts, built
 from talon_core.plugins.registry import load_registry
 from talon_core.request import Request
 from talon_core.retrieval import IndexedVocabulary, Piece, vocabulary_of, write_index
 from talon_core.table import TableTarget
 from talon_core.testing import check_drafter
+from talon_core.trace.record import drafter_hash
+from talon_core.trace.replay import Method
+from talon_core.trace.sweep import _code_of
 from talon_core.tree import TokenTree
 from talon_drafters import Datastore
 from talon_tests.random_drafters import random_target
@@ -135,6 +139,30 @@ def test_its_files_are_recognised(tmp_path):
     (tmp_path / "index" / "tokens.bin").unlink()
     with pytest.raises(ValueError, match=r"is damaged: tokens\.bin is missing"):
         files_known(Datastore, path)
+
+
+def test_another_index_at_the_same_place_is_another_drafter(tmp_path):
+    path = index_of(tmp_path / "index", [[0, 1, 2]])
+    spec = f"datastore:path={path}"
+    kinds = (Datastore(path), built(load_registry(), "drafter", f"hybrid:of=ngram+datastore[path={path}]"))
+
+    def told():
+        """For a recording, and for a line of a sweep."""
+        rule = built(load_registry(), "rule", "match")
+        methods = [Method(one.name, None, rule, one) for one in kinds]
+        return [drafter_hash(spec, one, None) for one in kinds] + [*map(_code_of, methods)]
+
+    before = told()
+    assert told() == before
+    shutil.rmtree(path)
+    index_of(tmp_path / "index", [[0, 1, 2]])
+    assert told() == before
+    shutil.rmtree(path)
+    index_of(tmp_path / "index", [[0, 1, 3]])
+    assert all(one != other for one, other in zip(told(), before, strict=True))
+    shutil.rmtree(path)
+    with pytest.raises(ValueError, match=r"index' is no datastore; give a folder of talon datastore build$"):
+        told()
 
 
 class Named:

@@ -24,6 +24,7 @@ from talon_core.certify.exact import Given, ancestral_law, distance, emitted_law
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.streaming import StreamedGeneration
 from talon_core.drafter import DrafterSpec
+from talon_core.engine.checked_drafter import checked_hash
 from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import build
 from talon_core.sampling import Sampling
@@ -383,6 +384,37 @@ def test_a_drafter_that_cannot_be_opened_by_mistake_is_named_and_a_sentence_for_
         Decoder(target(), rule(), Good(), BrokenSpec(AttributeError))
     with pytest.raises(ValueError, match=r"^on purpose$"):
         Decoder(target(), rule(), Good(), BrokenSpec(ValueError))
+
+
+@attrs.frozen
+class Hashed(DrafterSpec):
+    """Tells of its files in a way of its own."""
+
+    name = "hashed"
+    said: object = None
+
+    def files_hash(self):
+        if isinstance(self.said, Exception):
+            raise self.said
+        return self.said
+
+    def open(self, target):
+        return DRAFTER
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "sentence"),
+    [
+        (7, PluginError, r"^drafter 'hashed' .* returned 7 from files_hash; it must return a text"),
+        (KeyError("x"), PluginError, r"^drafter 'hashed' .* raised KeyError in files_hash: "),
+        (ValueError("no such files"), ValueError, r"^no such files$"),
+    ],
+)
+def test_a_drafter_that_cannot_tell_its_files_is_named_and_a_sentence_for_users_stays_itself(said, error, sentence):
+    with pytest.raises(error, match=sentence):
+        checked_hash(Hashed(said))
+    assert checked_hash(Hashed("ab")) == "ab"
+    assert checked_hash(BrokenSpec(ValueError)) == ""
 
 
 @attrs.frozen

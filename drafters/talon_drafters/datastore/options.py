@@ -61,6 +61,12 @@ class Datastore(DrafterSpec):
         TokenIndex(Path(path))
         return cls(path)
 
+    def files_hash(self) -> str:
+        """As the index says it in its folder; its files, which may be large, are not read."""
+        from talon_core.retrieval.index import read_manifest
+
+        return read_manifest(Path(self.path)).fingerprint
+
     def open(self, target: Target) -> Drafter:
         """Map the index into memory, and see whether it is of the target's vocabulary."""
         from talon_drafters.datastore.drafter import open_datastore

@@ -99,6 +99,10 @@ class HybridSpec(DrafterSpec):
     def features(self, num_layers: int) -> tuple[int, ...]:
         return tuple(dict.fromkeys(chain.from_iterable(part.features(num_layers) for part in self.parts)))
 
+    def files_hash(self) -> str:
+        """Of its parts; what "auto" stands for is a network, or reads no files."""
+        return "+".join(filter(None, (part.files_hash() for part in self._built if part is not None)))
+
     def for_model(self, model: Any) -> "HybridSpec":
         from talon_core.plugins.several import made_parts
 
