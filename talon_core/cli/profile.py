@@ -84,7 +84,7 @@ def measure(
 ) -> None:
     """Time passes of all sizes as the engine makes them, and keep what they take. Ctrl-C leaves nothing.
 
-    By default that is about a minute with the default model on a CPU.
+    By default that takes some minutes with the default model on a CPU.
     """
     from talon_core.profiles.measure import ProfilePlan
     from talon_core.profiles.store import KEPT, check_name, profiles_folder, save_profile
@@ -262,7 +262,7 @@ def _show(found: "Profile") -> None:
         tables.append(_grid("draft layer, in ms", "rows", [f"width {width}" for width in widths], sizes, rows))
     for table in tables:
         console.print(table)
-    for kind in ("accept", "commit", "tell", "read"):
+    for kind in ("accept", "commit", "tell", "read", "catch_up"):
         fit = found.tables[kind].fit
         if fit is not None:
             said = ", ".join(f"{1e3 * fit.at(size):.3g} ms at {size}" for size in fit.axes[0])

@@ -57,7 +57,7 @@ class Layer:
         return (ends - self.sizes).tolist(), ends.tolist(), self.widths.tolist(), self.known.tolist()
 
 
-@attrs.define(eq=False, slots=False)
+@attrs.frozen(eq=False, slots=False)
 class _LayerOfOne(AskedLayer):
     """The part of a layer of some trees that is one tree's.
 

@@ -275,7 +275,7 @@ def _speed(one: Summary) -> float:
 
 
 def pictures(traces: Mapping[float, Trace], lines: Sequence[Line], folder: Path) -> None:
-    """The pictures: speed by N and by mu, and tau against delta as in the paper, with the oracle's line."""
+    """The pictures: speed by N and by mu, and tau against delta as in the paper; a line is the likeliest nodes' tau."""
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -3,6 +3,11 @@
 `--talon-policy my-policy:depth=4` puts another policy beside the built-in ones.
 """
 
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from talon_core.choices import SeededChoices
@@ -62,6 +67,46 @@ def test_rounds(talon_benchmark, policy):
 
 def test_replay(talon_benchmark, policy):
     assert talon_benchmark.replay(policy).mean_accepted_tokens > 1
+
+
+@pytest.fixture
+def pytest_with(forked_python: str) -> Callable[..., tuple[int, str]]:
+    """Runs one of these tests with options; the exit status and what was said."""
+
+    def run(test: str, *options: str) -> tuple[int, str]:
+        how = ("-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore:Module already imported")  # by the fork
+        command = [forked_python, "-m", "pytest", "-q", *how, *options]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+        done = subprocess.run(
+            [*command, f"{__file__}::{test}"],
+            cwd=Path(__file__).parents[2],
+            env={**environment, "COLUMNS": "300"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+def test_a_policy_of_one_s_own_is_measured_beside_the_others(pytest_with):
+    status, said = pytest_with("test_replay[chain:length=3]", "--talon-policy", "chain:length=3")
+    assert (status, "1 passed" in said) == (0, True), said
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ("talon:bugdet=3", "tree policy 'talon' has no option 'bugdet'; did you mean 'budget'"),
+        ("tallon", "no tree policy 'tallon'; did you mean 'talon'"),
+    ],
+)
+def test_a_policy_that_there_is_not_is_a_sentence(pytest_with, spec, why):
+    status, said = pytest_with("test_replay", "--talon-policy", spec)
+    (sentence,) = [line for line in said.splitlines() if line.strip()]
+    assert status == pytest.ExitCode.USAGE_ERROR
+    assert sentence.startswith(f"ERROR: --talon-policy {spec}: {why}")
 
 
 def test_finish_of_eagle2(benchmark):

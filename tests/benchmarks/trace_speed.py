@@ -1,14 +1,14 @@
 """How much sooner a replay says what a method does than decoding, and whether it says the same.
 
     python tests/benchmarks/trace_speed.py [--prompts PATH] [--limit N] [--drafter eagle3] [--trace FOLDER] [--out FILE]
-                                           [--profile NAME|FILE] [METHOD ...]
+                                           [--profile NAME|FILE] [--replays N] [METHOD ...]
 
 Records a trace, decodes its prompts with each method, replays the trace with the same, and prints the seconds of both,
-in medians over repetitions. In each of them a trace is replayed seven times, once after each seventh of the texts, so
-that a machine which is faster at one time than at another is so for both. Decoding has all cores as threads, a replay
-all cores as processes. With a profile, policies that ask what passes take are told the same in both, and a replay
-leaves out what they take themselves; without one, decoding measures it and a replay knows nothing, so that their trees
-differ.
+in medians over repetitions. In each of them a trace is replayed seven times (`--replays`), once after each seventh of
+the texts, so that a machine which is faster at one time than at another is so for both. Decoding has all cores as
+threads, a replay all cores as processes. With a profile, policies that ask what passes take are told the same in both,
+and a replay leaves out what they take themselves; without one, decoding measures it and a replay knows nothing, so that
+their trees differ.
 
 Ends with status 1 if a method's target passes are not the same in both, where the trace answers all that was asked.
 """
@@ -41,7 +41,7 @@ from talon_core.trace.folder import Trace
 from talon_core.trace.record import Recorded, Recorder, TracePlan
 
 REPLAYS = 7
-"""Replays of each method in a repetition: one takes a fraction of a second, and what else the machine does shows."""
+"""Of each method in a repetition: one takes a fraction of a second, and what else the machine does shows."""
 
 METHODS = ("none", "chain:length=4", "talon:budget=16", "talon", "eagle2:budget=32", "eagle2")
 
@@ -55,6 +55,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=None, help="only the first prompts of each set")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--replays", type=int, default=REPLAYS, help="of each method in a repetition")
     parser.add_argument("--trace", type=Path, default=None, help="keep the trace here; one that is there is taken")
     parser.add_argument("--profile", default=None, metavar="NAME|FILE", help="what policies are told that passes take")
     parser.add_argument("--out", type=Path, default=None, help="write the figures to this JSON file")
@@ -76,11 +77,11 @@ def main() -> None:
             "session": describe_session(),
             "recording": _recording(recorded),
             "methods": {
-                one: _measured(one, decoder, recorded.trace, options.repetitions, options.profile)
+                one: _measured(one, decoder, recorded.trace, options.repetitions, options.profile, options.replays)
                 for one, decoder in decoders.items()
             },
         }
-        figures["together"] = _together(figures["methods"], recorded.trace, options.profile)
+        figures["together"] = _together(figures["methods"], recorded.trace, options.profile, options.replays)
     _show(figures)
     if options.out is not None:
         options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
@@ -102,16 +103,16 @@ def _recording(recorded: Recorded) -> dict[str, float]:
 
 
 def _measured(
-    method: str, decoder: Decoder, trace: Trace, repetitions: int, profile: str | None = None
+    method: str, decoder: Decoder, trace: Trace, repetitions: int, profile: str | None, replays: int
 ) -> dict[str, Any]:
     """One method in both ways, in turn."""
     seconds: dict[str, list[float]] = {"decoding": [], "replay": []}
     names = trace.texts()
     for _ in range(repetitions):
         passes, decoding, answers = 0, 0.0, []
-        for part in track(range(REPLAYS), method, console=Console(stderr=True), transient=True):
+        for part in track(range(replays), method, console=Console(stderr=True), transient=True):
             started = time.perf_counter()
-            for text in (trace.text(*name) for name in names[part::REPLAYS]):
+            for text in (trace.text(*name) for name in names[part::replays]):
                 prompt = text.ids[: text.prompt_tokens]
                 decoder.engine.forget()  # a replay takes each text for the first
                 passes += decoder.generate(prompt, max_new_tokens=wanted_tokens(trace)).stats.target_passes
@@ -130,10 +131,10 @@ def _measured(
     }
 
 
-def _together(methods: dict[str, Any], trace: Trace, profile: str | None = None) -> dict[str, Any]:
+def _together(methods: dict[str, Any], trace: Trace, profile: str | None, replays: int) -> dict[str, Any]:
     """All methods by one command, as one tries them."""
     decoding = sum(one["decoding_seconds"] for one in methods.values())
-    replay = statistics.median(_replayed([*methods], trace, profile)["seconds"] for _ in range(REPLAYS))
+    replay = statistics.median(_replayed([*methods], trace, profile)["seconds"] for _ in range(replays))
     return {"decoding_seconds": decoding, "replay_seconds": replay, "ratio": decoding / replay}
 
 

@@ -66,6 +66,18 @@ def test_json_has_the_points_and_the_errors(talon, measured):
     }
 
 
+def test_all_tables_that_have_points_are_shown(talon, measured, tmp_path):
+    told = json.loads((Path(measured("--json").answer["file"])).read_text())
+    tables = {"accept": "nodes", "commit": "tokens", "tell": "tokens", "read": "tokens", "catch_up": "tokens"}
+    file = tmp_path / "whole.json"
+    file.write_text(json.dumps({**told, **{kind: [[1, 0.002], [32, 0.004]] for kind in tables}}))
+    shown = " ".join(talon("profile", "show", str(file)).out.split())
+    for kind, by in tables.items():
+        assert f"{kind}, by {by}: 2 ms at 1, 4 ms at 32" in shown
+    file.write_text(json.dumps({**told, **{kind: [] for kind in tables}}))
+    assert not any(f"{kind}, by" in talon("profile", "show", str(file)).out for kind in tables)
+
+
 def test_ctrl_c_leaves_nothing_and_what_was_there_before(talon, measured, monkeypatch):
     steps = iter(range(6))
     step = measure.Measuring._step

@@ -1,6 +1,7 @@
 """`talon trace`, with a real model that takes milliseconds."""
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from talon_core.basics import paths
 from talon_core.trace import record as recording
+from talon_core.trace.folder import LOCK
 
 SENTENCE = "hi-🙂é~\n"
 PARROT = "draft-model:skip=1"
@@ -265,6 +268,46 @@ def test_folders_that_are_no_traces_are_refused(record: Any, talon: Any, tmp_pat
     text.unlink()
     assert record().status == 0
     assert talon("trace", "replay", str(tmp_path / "out"), "none").status == 0
+
+
+def test_prompts_that_were_changed_are_not_gone_on_with(record: Any, prompts: Path, tmp_path: Path) -> None:
+    record()
+    there = {file: file.read_bytes() for file in (tmp_path / "out").rglob("*.*")}
+    (prompts / "word.txt").write_text(f"{SENTENCE}{SENTENCE}", encoding="utf-8")  # as many prompts of the same name
+    refusal = record("--json").refusal
+    told = r"[0-9a-f]{8}"
+    sets = rf"talk \(2 prompts, ({told})\), word \(1 prompts, ({told})\)"
+    found = re.search(rf"is another one, give another folder: settings: sets was {sets} and is {sets}$", refusal)
+    assert found is not None, refusal
+    assert found[1] == found[3]
+    assert found[2] != found[4]
+    assert {file: file.read_bytes() for file in (tmp_path / "out").rglob("*.*")} == there
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize(("place", "left"), [(0, []), (2, ["000-00000.safetensors", "manifest.json"])])
+def test_a_full_disk_names_the_file_and_leaves_nothing_half_written(
+    record: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int, left: list[str]
+) -> None:
+    make, made = paths.NamedTemporaryFile, []
+
+    def full(**options: Any) -> Any:
+        file = make(**options)
+        if len(made) == place:  # from here on the operating system refuses every byte
+            with Path("/dev/full").open("wb") as nowhere:
+                os.dup2(nowhere.fileno(), file.fileno())
+        made.append(file.name)
+        return file
+
+    monkeypatch.setattr(paths, "NamedTemporaryFile", full)
+    name = ("manifest.json", "texts/000-00000.safetensors", "texts/001-00000.safetensors")[place]
+    ran = record("--json")
+    assert ran.status == 2
+    assert ran.answer == {"error": f"No space left on device: '{tmp_path / 'out' / name}'"}
+    there = {file.name for file in (tmp_path / "out").rglob("*") if file.is_file()}
+    assert sorted(there - {LOCK}) == left
+    monkeypatch.undo()
+    assert record("--json").answer["texts"] == 3 - max(0, len(left) - 1)
 
 
 def test_a_policy_that_fails_is_named(record: Any, talon: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """EAGLE-3 heads against their formulae, in every layout and with every flag that published files have."""
 
+import json
 import os
 import shutil
 from functools import cache
@@ -12,13 +13,14 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from talon_core import TableTarget
 from talon_core.certify.exact import Given, ancestral_law, distance
+from talon_core.cli import main
 from talon_core.costs import UnknownCosts
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.drafter import Committed, Frontier, Part
 from talon_core.plugins.parts import Parts
 from talon_core.plugins.registry import load_registry
-from talon_core.plugins.specs import describe_options
+from talon_core.plugins.specs import describe_options, join_spec
 from talon_core.request import Request
 from talon_core.runtime.executor import HostExecutor
 from talon_core.sampling import Sampling
@@ -38,7 +40,7 @@ from talon_tests.begun_texts import begun_law
 from talon_tests.on_device import check_on_device
 from talon_tests.policies import with_policies
 from talon_tests.shared_targets import SharedTargets
-from talon_tests.tiny_models import SMALL, tiny_llama, tiny_model
+from talon_tests.tiny_models import SMALL, of_words, tiny_llama, tiny_model
 
 VOCAB, HIDDEN, HEADS, KV_HEADS, LAYERS = 97, 48, 4, 2, 8
 STATES = (2, 4, 5)
@@ -384,6 +386,33 @@ def check_drafting(shared, case, path, rounds, model=None, **options):
 
 
 # Laws
+
+
+@pytest.mark.parametrize("layout", ["SpecForge", "speculators"])
+def test_one_command_goes_from_a_head_in_either_layout_to_a_table(layout, shared, tmp_path, capsys):
+    case, lengths, words = CASES[layout], (1, 3), "t5 t6 t7 t8"
+    path = written_case(shared, tmp_path / "head", case)
+    model, tokenizer = of_words(num_hidden_layers=LAYERS)
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    (tmp_path / "one.txt").write_text(words)
+    drafter = join_spec("eagle3", {"path": path, **case.options})
+    where = ["--model", str(tmp_path / "model"), "--drafter", drafter, "--prompts", str(tmp_path / "one.txt")]
+    sizes = ["--max-new-tokens", "16", "--nodes", "4", "--depth", "3", "--width", "8"]
+    tried = [f"chain:length={length}" for length in lengths]
+    command = ["trace", "record", *where, *sizes, *(part for one in tried for part in ("--try", one))]
+    capsys.readouterr()
+    assert main([*command, "--out", str(tmp_path / "out"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["replay"]["methods"]
+    assert [one["method"] for one in found] == tried
+    ids = tokenizer(words)["input_ids"]
+    for method, one in zip(tried, found, strict=True):
+        stats = decoder_of(path, method, model, **case.options).generate(ids, max_new_tokens=16).stats
+        assert (one["target_passes"], one["draft_passes"]) == (stats.target_passes, stats.draft_passes)
+        assert one["draft_passes"] > 0 == one["outside"]
+    assert main([*command, "--out", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr().out
+    assert all(method in shown for method in ("MAT", *tried))
 
 
 @pytest.mark.parametrize("name", CASES)
