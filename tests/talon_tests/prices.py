@@ -43,3 +43,6 @@ class PricesByLength(Costs):
 
     def beside_layer(self) -> float:
         return 0.0005
+
+    def know(self, drafter: str) -> bool:
+        return True

@@ -2,6 +2,7 @@
 
 import json
 import mmap
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -47,16 +48,20 @@ def widen(file: Path) -> int:
     offered = {name: columns.pop(name) for name in ("tokens", "logp")}
     rest = save(columns)
     length = int.from_bytes(rest[:8], "little")
-    header, end, places = json.loads(rest[8 : 8 + length]), len(rest) - 8 - length, {}
-    for name, column in offered.items():
+    header, end, places = json.loads(rest[8 : 8 + length]), 0, {}
+    for name, column in sorted(offered.items()):  # the wider numbers first: NumPy copies all of what is not aligned
         shape, places[name] = (len(column), WIDER), end
         end += len(column) * WIDER * column.itemsize
         kind = {"uint16": "U16", "float32": "F32"}[column.dtype.name]
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [places[name], end]}
+    for name in columns:
+        header[name]["data_offsets"] = [end + offset for offset in header[name]["data_offsets"]]
     text = json.dumps({"__metadata__": told, **header}).encode()
+    text += b" " * (-len(text) % 8)
     with file.open("wb") as opened:
-        opened.write(len(text).to_bytes(8, "little") + text + rest[8 + length :])
-        opened.truncate(8 + len(text) + end)
+        opened.write(len(text).to_bytes(8, "little") + text)
+        opened.seek(end, os.SEEK_CUR)
+        opened.write(rest[8 + length :])
     for name, column in offered.items():
         own = np.memmap(file, column.dtype, "r+", 8 + len(text) + places[name], (len(column), WIDER))
         own[:, : column.shape[1]] = column
