@@ -5,6 +5,7 @@ is added later has a default, and is then not asked for in older data; a field t
 nothing is ever read as something else.
 """
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -112,6 +113,11 @@ def make(cls: type, data: Any, readers: Mapping[str, Reader], called: str | None
         return cls(**found)
     except ValueError as error:
         raise _no(kind, error) from None
+
+
+def sha256_of(data: Any) -> str:
+    """The SHA-256 of plain data, in hexadecimal digits; the order of a dictionary's keys changes nothing."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def parsed(text: str) -> Any:

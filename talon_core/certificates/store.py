@@ -1,6 +1,5 @@
 """Certificates in files: those of this machine's user, and those that plugins ship."""
 
-import hashlib
 import json
 import logging
 import re
@@ -97,7 +96,7 @@ def keep(record: Mapping[str, Any]) -> Path:
     Raises:
         OSError: if it cannot be written.
     """
-    subject = hashlib.sha256(json.dumps(record["subject"], sort_keys=True).encode()).hexdigest()[:12]
+    subject = records.sha256_of(record["subject"])[:12]
     name = "-".join(re.sub(r"[^a-z0-9-]", "", str(record[part]).partition(":")[0]) for part in ("policy", "rule"))
     file = certificates_folder() / f"{name}-{subject}.json"
     write(record, file)

@@ -1,7 +1,5 @@
 """What a profile is: points that were measured or worked out, of one machine, model and drafter, and costs by them."""
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Any
@@ -196,7 +194,7 @@ class Profile(Costs):
     @cached_property
     def fingerprint(self) -> str:
         """Tells the profile from others: of all that it says."""
-        return hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()[:16]
+        return records.sha256_of(self.as_dict())[:16]
 
     def as_dict(self) -> dict[str, Any]:
         """It as plain data, for JSON; `from_dict` reads it."""

@@ -103,7 +103,7 @@ class IndexManifest:
     @property
     def fingerprint(self) -> str:
         """Tells the index from others: of all that is said of it, the hashes of its files among it."""
-        return hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()
+        return records.sha256_of(self.as_dict())
 
     def as_dict(self) -> dict[str, Any]:
         """It as plain data, for JSON; `from_dict` reads it."""

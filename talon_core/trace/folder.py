@@ -1,6 +1,5 @@
 """The folder of a trace: `manifest.json` says what was recorded and with what, `texts/` has a file for each text."""
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -101,8 +100,7 @@ class Trace:
     @cached_property
     def fingerprint(self) -> str:
         """Tells the trace from others: of all that it depends on, as the manifest says it."""
-        told = json.dumps([self[part] for part in READERS], sort_keys=True)
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+        return records.sha256_of([self[part] for part in READERS])[:16]
 
     def unfinished(self) -> list[Path]:
         """Files that a recording has left which was killed."""
