@@ -23,7 +23,7 @@ class AskedLayer:
 
     Attributes:
         rows: frontier nodes.
-        width: candidates of each.
+        width: candidates that were asked for, of each.
         look_up: gives `logp`.
     """
 
@@ -33,7 +33,7 @@ class AskedLayer:
 
     @cached_property
     def logp(self) -> FloatArray:
-        """What was offered, as `Candidates.logp` has it, shape `(rows, width)`; looked up when it is asked for."""
+        """What was offered, as `Candidates.logp` has it, shape `(rows, offered)`; looked up when it is asked for."""
         return self.look_up()
 
     def measured(self, measure: Measure) -> FloatArray:

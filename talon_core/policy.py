@@ -55,6 +55,7 @@ class SequenceInfo:
         sources: `Drafter.sources`: whom a `SourceChooser` can choose among.
         unread: tokens of the prompt that the drafter has drafted nothing after, so that it may have to read them when
             it is first asked (`Costs.catch_up`): all but the last, or fewer where a text is taken over.
+        vocab_size: the target's; of no node are more candidates asked for. None where it is not known.
     """
 
     prompt_length: int
@@ -66,6 +67,7 @@ class SequenceInfo:
     weight_bits: int | None = None
     unread: int = 0
     sources: tuple[str, ...] = ()
+    vocab_size: int | None = None
 
     @property
     def greedy(self) -> bool:

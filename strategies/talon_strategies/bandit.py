@@ -131,7 +131,9 @@ class Learnt:
         place: which one drafts this round.
         deepest: tokens of the longest path of a tree.
         context: committed tokens.
-        layers: of this round: rows, and candidates of each.
+        layers: of this round: rows, and candidates that were asked for, of each.
+        wanted: candidates, of each row of the coming one.
+        vocab_size: of the target; None where it is not known.
         asked: whether it wanted candidates in it; None before it is asked.
     """
 
@@ -140,6 +142,8 @@ class Learnt:
     deepest: int = 1
     context: int = 1
     layers: list[tuple[int, int]] = attrs.field(factory=list)
+    wanted: int = 0
+    vocab_size: int | None = None
     asked: bool | None = None
 
 
@@ -247,7 +251,7 @@ class Bandit(SourceChooser, CountingPlanner):
         one = attrs.evolve(self, of=tuple(_begun(policy, infos[source]) for policy, source in arms))
         for player, (_, source) in zip(one.learnt.players, arms, strict=True):
             player.source, player.costs = source, infos[source].costs
-        one.learnt.context = sequence.prompt_length
+        one.learnt.context, one.learnt.vocab_size = sequence.prompt_length, sequence.vocab_size
         return one
 
     @property
@@ -261,13 +265,14 @@ class Bandit(SourceChooser, CountingPlanner):
         full = len(tree) >= self.playing.policy.draft_budget
         with blaming("tree policy", self.playing.policy, "width"):
             width = 0 if full else self.playing.policy.width(tree)
+        vocab_size = self.learnt.vocab_size
+        self.learnt.wanted = width if vocab_size is None else min(width, vocab_size)
         if len(tree) == 1:
             self.learnt.layers, self.learnt.asked = [], width >= 1
         return width
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
-        rows, width = candidates.tokens.shape
-        self.learnt.layers.append((rows, width))
+        self.learnt.layers.append((len(candidates.frontier), self.learnt.wanted))
         with blaming("tree policy", self.playing.policy, "grow"):
             return self.playing.policy.grow(tree, candidates, choices)
 

@@ -398,6 +398,7 @@ class Engine:
             weight_bits=self.parts.target.weight_bits,
             unread=unread,
             sources=self.parts.sources,
+            vocab_size=self.parts.target.vocab_size,
         )
         return begun(self.policy, told)
 

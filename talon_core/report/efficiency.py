@@ -16,7 +16,7 @@ from talon_core.plugins.parts import built
 from talon_core.plugins.registry import load_registry
 from talon_core.report.figures import ALL, Budget, Efficiency, Oracle, Point
 from talon_core.trace.along import Along
-from talon_core.trace.asking import rows_of
+from talon_core.trace.asking import rows_of, superset_of
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import Trace
 from talon_core.trace.oracle import along_rows, best_trees
@@ -228,7 +228,8 @@ def _offers(trace: Trace, text: TextTrace, depth: int) -> Offers:
     if text.rows is not None and text.along is not None:
         rows, found = text.rows, text.along
     else:
-        rows = rows_of(built(load_registry(), "drafter", trace["drafter"]["spec"]), text, trace, depth)
+        superset = superset_of(trace, depth)
+        rows = rows_of(built(load_registry(), "drafter", trace["drafter"]["spec"]), text, trace, superset)
         found = along_rows(rows, text.ids[text.prompt_tokens :].tolist())
     passes = np.cumsum(np.asarray(rows.passes, dtype=np.float64), axis=1)
     return Offers(found, np.concatenate([np.zeros((len(passes), 1)), passes], axis=1))

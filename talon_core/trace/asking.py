@@ -1,9 +1,10 @@
 """What a drafter of texts would offer along a text, asked when it is wanted."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
+import attrs
 import numpy as np
 
 from talon_core.candidates import Candidates
@@ -13,34 +14,37 @@ from talon_core.engine.checked_drafter import checked_depth, opened
 from talon_core.engine.drafting import DraftLimits, draft_tree
 from talon_core.engine.offers import Offers
 from talon_core.engine.text_target import TextTarget
+from talon_core.policy import TreePolicy
 from talon_core.trace.along import Along
 from talon_core.trace.columns import Rows, TextTrace
 from talon_core.trace.folder import Trace
-from talon_core.trace.observed import Notebook, Notes, Observed
+from talon_core.trace.observed import Notes
 from talon_core.trace.oracle import along_rows
 from talon_core.trace.superset import Ahead, OnText, Superset
 
 
-def rows_of(spec: DrafterSpec, text: TextTrace, trace: Trace, depth: int) -> Rows:
+def superset_of(trace: Trace, depth: int) -> Superset:
+    """The tree that a trace is recorded with, of so many layers if its own are fewer."""
+    settings = trace["settings"]
+    return Superset(settings["width"], max(depth, settings["depth"]), settings["nodes"], settings["least"])
+
+
+def rows_of(spec: DrafterSpec, text: TextTrace, trace: Trace, superset: Superset) -> Rows:
     """The rows that a recording would have.
 
     Args:
         spec: of a drafter that reads texts alone.
         text: along which.
         trace: that it is of.
-        depth: layers, if the trace's own are fewer.
+        superset: the tree at each position.
     """
-    notes, policy = _superset(trace, depth)
-    asked = opened(spec, TextTarget(trace["target"]["vocab_size"]))
-    drafter = Observed(asked, Notebook(notes), spec, trace["target"]["vocab_size"])
-    for root, limits in _positions(spec, drafter, text, trace, policy.ahead):
-        notes.begin()
-        draft_tree(policy, drafter, root, limits, SeededChoices(0))
-        notes.end()
-    return notes.rows()
+    along = _Asking(spec, text, trace, superset)
+    for _ in along:
+        along.note()
+    return along.notes.rows()
 
 
-def along_of(spec: DrafterSpec, text: TextTrace, trace: Trace, depth: int) -> Along:
+def along_of(spec: DrafterSpec, text: TextTrace, trace: Trace, superset: Superset) -> Along:
     """How the offers of a drafter lie along a text: what `along_rows` says of `rows_of`.
 
     The drafter is asked twice at each position: along the text first, and then at those nodes alone that are as likely
@@ -49,39 +53,62 @@ def along_of(spec: DrafterSpec, text: TextTrace, trace: Trace, depth: int) -> Al
     Args:
         spec: as for `rows_of`, and so is all else.
     """
-    notes, policy = _superset(trace, depth)
-    on_text, choices = OnText(policy.candidates, policy.depth, policy.ahead), SeededChoices(0)
-    drafter = opened(spec, TextTarget(trace["target"]["vocab_size"]))
-    noting = partial(_Noting, notes=notes)
-    for root, limits in _positions(spec, drafter, text, trace, policy.ahead):
-        policy.ahead.floor = math.inf
-        draft_tree(on_text, drafter, root, limits, choices)
-        notes.begin()
-        if policy.ahead.floor < math.inf:
-            draft_tree(policy, drafter, root, limits, choices, None, noting)
-        notes.end()
-    return along_rows(notes.rows(), text.ids[text.prompt_tokens :].tolist())
+    along = _Asking(spec, text, trace, superset)
+    on_text = OnText(superset.candidates, superset.depth, along.ahead)
+    for _ in along:
+        along.ahead.floor = math.inf
+        along.ask(on_text)
+        if along.ahead.floor < math.inf:
+            along.note()
+    return along_rows(along.notes.rows(), text.ids[text.prompt_tokens :].tolist())
 
 
-def _superset(trace: Trace, depth: int) -> tuple[Notes, Superset]:
-    settings = trace["settings"]
-    depth = max(depth, settings["depth"])
-    notes = Notes(settings["width"], depth, laws=False)
-    return notes, Superset(settings["width"], depth, settings["nodes"], settings["least"], ahead=Ahead())
+class _Asking:
+    """A drafter that is asked along a text, position by position.
 
+    Args:
+        spec: the drafter's options.
+        text: it.
+        trace: that it is of.
+        superset: the tree at each position.
 
-def _positions(
-    spec: DrafterSpec, drafter: Drafter, text: TextTrace, trace: Trace, ahead: Ahead
-) -> Iterator[tuple[int, DraftLimits]]:
-    """Go through a text; at each position the token before it and what bounds the trees there."""
-    target, new = trace["target"], text.ids[text.prompt_tokens :]
-    drafter.open(0, text.ids[: text.prompt_tokens].copy(), len(text.ids))
-    for position in range(len(new)):
-        ahead.tokens = new[position:]
-        left, most = len(new) - position - 1, checked_depth(spec, drafter)
-        limits = DraftLimits(target["vocab_size"], left if most is None else min(left, most), frozenset(target["eos"]))
-        yield int(text.ids[text.prompt_tokens + position - 1]), limits
-        drafter.commit({0: Committed(new[position : position + 1].copy(), np.zeros(1, dtype=np.int64))})
+    Attributes:
+        ahead: what comes in the text, as the superset is told.
+        notes: of what was said.
+    """
+
+    def __init__(self, spec: DrafterSpec, text: TextTrace, trace: Trace, superset: Superset) -> None:
+        target = trace["target"]
+        self.notes = Notes(superset.candidates, superset.depth, laws=False)
+        self.ahead = Ahead()
+        self._text, self._superset = text, attrs.evolve(superset, ahead=self.ahead)
+        self._limit = trace.limit(text)
+        self._vocab_size, self._eos = int(target["vocab_size"]), frozenset(target["eos"])
+        self._drafter = opened(spec, TextTarget(self._vocab_size))
+        self._most = checked_depth(spec, self._drafter)
+        self._root, self._left = 0, 0
+
+    def __iter__(self) -> Iterator[None]:
+        text, drafter = self._text, self._drafter
+        new = text.ids[text.prompt_tokens :]
+        drafter.open(0, text.ids[: text.prompt_tokens].copy(), len(text.ids))
+        for position in range(len(new)):
+            self._root, self._left = int(text.ids[text.prompt_tokens + position - 1]), self._limit - position - 1
+            self.ahead.tokens = new[position:]
+            self.notes.begin()
+            yield
+            self.notes.end()
+            drafter.commit({0: Committed(new[position : position + 1].copy(), np.zeros(1, dtype=np.int64))})
+
+    def ask(self, policy: TreePolicy, offers: Callable[[Drafter], Offers] = Offers) -> None:
+        """Draft a tree at the current position."""
+        left = self._left if self._most is None else min(self._left, self._most)
+        limits = DraftLimits(self._vocab_size, left, self._eos)
+        draft_tree(policy, self._drafter, self._root, limits, SeededChoices(0), None, offers)
+
+    def note(self) -> None:
+        """Draft the superset there, and note what is offered."""
+        self.ask(self._superset, partial(_Noting, notes=self.notes))
 
 
 class _Noting(Offers):

@@ -127,6 +127,11 @@ class Trace:
             raise ValueError(f"'{file}' does not fit the trace's drafter, '{self['drafter']['spec']}'")
         return found
 
+    def limit(self, text: TextTrace) -> int:
+        """The most new tokens that a text could have had."""
+        # one that is over for its length was as long as it could be, which the context may have decided
+        return text.positions if text.finish_reason == "length" else int(self["settings"]["max_new_tokens"])
+
     def __iter__(self) -> Iterator[TextTrace]:
         return (self.text(*one) for one in self.texts())
 

@@ -354,8 +354,8 @@ class Grown:
         """The layers of a tree of which the drafter knew anything."""
         for rows, measured, (begins, ends, widths, known) in self._askable:
             if known[tree]:
-                part, width = slice(begins[tree], ends[tree]), min(widths[tree], self.texts.width)
-                look_up = partial(_logp, self.texts, rows, width, part)
+                part, width = slice(begins[tree], ends[tree]), widths[tree]
+                look_up = partial(_logp, self.texts, rows, min(width, self.texts.width), part)
                 yield _LayerOfOne(part.stop - part.start, width, look_up, measured, part)
 
     @cached_property

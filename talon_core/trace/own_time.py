@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
-from talon_core.trace.replay import Totals
+from talon_core.trace.replay import Totals, sum_of_known
 
 Text = TypeVar("Text")
 """However a text is named."""
@@ -24,7 +24,7 @@ def to_be_timed(texts: Sequence[Text]) -> list[Text]:
 
 
 def with_own_time(totals: Sequence[Totals]) -> list[Totals]:
-    """What a method did, text by text, with the policy's own time on each of them.
+    """What a method did, text by text, with the policy's own time on each of them, and a drafter's that is asked here.
 
     Where it was not taken, each round takes what one of the other texts took in the mean.
 
@@ -34,5 +34,12 @@ def with_own_time(totals: Sequence[Totals]) -> list[Totals]:
     timed = [one for one in totals if one.policy_seconds is not None]
     if not timed:
         return [*totals]
-    a_round = sum(one.policy_seconds or 0.0 for one in timed) / sum(one.target_passes for one in timed)
-    return [one if one.policy_seconds is not None else one.taking(a_round * one.target_passes) for one in totals]
+    rounds = sum(one.target_passes for one in timed)
+    policy = sum(one.policy_seconds or 0.0 for one in timed) / rounds
+    known = sum_of_known([one.drafter_seconds for one in timed])
+    drafter = None if known is None else known / rounds
+
+    def of(one: Totals) -> Totals:
+        return one.taking(policy * one.target_passes, None if drafter is None else drafter * one.target_passes)
+
+    return [one if one.policy_seconds is not None else of(one) for one in totals]

@@ -22,6 +22,7 @@ from talon_core.engine.checked_policy import MOST_NODES
 from talon_core.plugins.parts import Parts, resolve
 from talon_core.plugins.registry import load_registry
 from talon_core.runtime.weights import weights_hash
+from talon_core.trace.answers import Answers
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import LOCK, Trace, find_trace, write_manifest
 from talon_core.trace.observed import Notebook, Notes, NotesLaws, Observing
@@ -206,11 +207,14 @@ class Recorder:
             report(len(there), len(planned))
             texts = positions = size = 0
             started = perf_counter()
+            answers = Answers(self._spec, trace) if self._spec.reads_texts else None
             for name, prompt in planned:
                 if (name, prompt) in there:
                     continue
                 text, laws = self.text(name, prompt)
                 size += trace.save(text, laws)
+                if answers is not None:  # so that the first replay need not ask
+                    answers.of(text)
                 texts, positions = texts + 1, positions + text.positions
                 report(len(there) + texts, len(planned))
         return Recorded(trace, texts, positions, size, perf_counter() - started)

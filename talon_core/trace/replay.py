@@ -25,7 +25,7 @@ from talon_core.source_chooser import check_sources
 from talon_core.trace.columns import NO_ROW, TextTrace
 from talon_core.trace.drafter import TraceDrafter
 from talon_core.trace.folder import Trace
-from talon_core.trace.prices import Untold, behind, costs_with, priced, priced_target, seconds_of
+from talon_core.trace.prices import Untold, WithLookUps, behind, costs_with, priced, priced_target, seconds_of
 from talon_core.trace.source import Recorded, Source
 from talon_core.tree import FloatArray, IntArray, TokenTree, read_only
 
@@ -59,6 +59,7 @@ class Replayed:
         outside: questions that the trace does not answer.
         seconds: that decoding it would take, the reading of the prompt included; None where no costs are known.
         policy_seconds: of these the policy's own, as it took them here; None where they are left out.
+        drafter_seconds: likewise, of a drafter that was asked here.
     """
 
     text: TextTrace
@@ -66,6 +67,11 @@ class Replayed:
     outside: int
     seconds: float | None = None
     policy_seconds: float | None = None
+    drafter_seconds: float | None = None
+
+
+SECONDS = "predicted_seconds", "policy_seconds", "drafter_seconds"
+"""Fields of `Totals` that are not known everywhere."""
 
 
 @attrs.frozen
@@ -82,6 +88,7 @@ class Totals:
         predicted_seconds: that decoding would take; None where no costs are known.
         policy_seconds: of these the policy's own; None where they are left out.
         timed_texts: texts on which these were taken; on the others they are what a round of those took in the mean.
+        drafter_seconds: as `policy_seconds`, of a drafter of texts, which is asked here; None with another one.
     """
 
     new_tokens: int
@@ -93,6 +100,7 @@ class Totals:
     predicted_seconds: float | None = None
     policy_seconds: float | None = None
     timed_texts: int = 0
+    drafter_seconds: float | None = None
 
     @classmethod
     def of(cls, replayed: Replayed) -> "Totals":
@@ -107,6 +115,7 @@ class Totals:
             outside=replayed.outside,
             predicted_seconds=replayed.seconds,
             policy_seconds=replayed.policy_seconds,
+            drafter_seconds=replayed.drafter_seconds,
             timed_texts=int(replayed.policy_seconds is not None),
         )
 
@@ -115,17 +124,28 @@ class Totals:
         """On several texts, at least one."""
         by_field = zip(*map(attrs.astuple, totals), strict=True)
         fields: Any = attrs.fields(cls)
-        seconds = dict.fromkeys(("predicted_seconds", "policy_seconds"), sum_of_known)
-        others: dict[str, Any] = {"largest_tree": max, **seconds}
+        others: dict[str, Any] = {"largest_tree": max, **dict.fromkeys(SECONDS, sum_of_known)}
         together = {field.name: others.get(field.name, sum) for field in fields}
         return cls(*(together[field.name](values) for field, values in zip(fields, by_field, strict=True)))
 
-    def taking(self, policy_seconds: float) -> "Totals":
-        """The same with seconds of the policy's own, where they were left out."""
+    def taking(self, policy_seconds: float, drafter_seconds: float | None) -> "Totals":
+        """The same with seconds of the policy's own, and the drafter's, where they were left out."""
         assert self.predicted_seconds is not None
         assert self.policy_seconds is None
-        seconds = self.predicted_seconds + policy_seconds
-        return attrs.evolve(self, predicted_seconds=seconds, policy_seconds=policy_seconds)
+        seconds = self.predicted_seconds + policy_seconds + (drafter_seconds or 0.0)
+        own: dict[str, Any] = {"policy_seconds": policy_seconds, "drafter_seconds": drafter_seconds}
+        return attrs.evolve(self, predicted_seconds=seconds, **own)
+
+    def as_dict(self) -> dict[str, Any]:
+        """They by name, as plain data; what is predicted, and seconds of a drafter, only where there are any."""
+        found = attrs.asdict(self)
+        if self.drafter_seconds is None:
+            del found["drafter_seconds"]
+        if self.predicted_seconds is None:
+            del found["predicted_seconds"], found["policy_seconds"], found["timed_texts"]
+        else:
+            found["predicted_tokens_per_second"] = self.predicted_tokens_per_second
+        return found
 
     @property
     def mean_accepted_tokens(self) -> float:
@@ -233,11 +253,20 @@ class Replay:
 
     def limit(self, text: TextTrace) -> int:
         """The most new tokens that a text could have had."""
-        return limit_of(self.trace, text)
+        return self.trace.limit(text)
 
     def costs_of(self, method: Method) -> Costs:
         """What passes take with a method's drafter."""
         return self._unknown if self.costs is None else costs_with(self.costs, method.drafter)
+
+    def costs_behind(self, method: Method) -> Costs | None:
+        """What is predicted of a method comes of these, besides what is measured here; None where nothing is.
+
+        What a drafter that is asked here takes is measured, where time is.
+        """
+        if self.costs is None:
+            return None
+        return WithLookUps(self.costs) if self.timed and method.drafter is not None else self.costs_of(method)
 
     def begun(self, method: Method, text: TextTrace) -> TreePolicy:
         """The policy that serves a text.
@@ -253,6 +282,7 @@ class Replay:
             drafter=self.trace["drafter"]["name"] if method.drafter is None else method.drafter.name,
             weight_bits=weight_bits_of(self.trace),
             unread=text.prompt_tokens - 1,
+            vocab_size=self._target.vocab_size,
         )
         return begun(method.policy or RootAlone(), told)
 
@@ -266,12 +296,6 @@ class Replay:
     def follows(self, rule: AcceptanceRule) -> bool:
         """Whether a rule accepts what stands in the text, and nothing else decides."""
         return rule.follows_target or (not self.temperature and rule.follows_argmax)
-
-
-def limit_of(trace: Trace, text: TextTrace) -> int:
-    """The most new tokens that a text of a trace could have had."""
-    # one that is over for its length was as long as it could be, which the context may have decided
-    return text.positions if text.finish_reason == "length" else int(trace["settings"]["max_new_tokens"])
 
 
 def weight_bits_of(trace: Trace) -> int | None:
@@ -319,9 +343,13 @@ class _Text:
             tell(self._policy, round_)
         spans = [span for round_ in rounds for span in round_.spans]
         replay = self._replay
-        own = sum(span.seconds for span in spans if span.part == "policy") if replay.adds_own_time else None
         seconds = seconds_of(replay.costs, self._text, (span.seconds for span in spans))
-        return Replayed(self._text, rounds, self.outside, seconds, own)
+        policy = drafter = None
+        if replay.adds_own_time:
+            policy = sum(span.seconds for span in spans if span.part == "policy")
+            if self._method.drafter is not None:
+                drafter = sum(span.seconds for span in spans if span.part == "draft")
+        return Replayed(self._text, rounds, self.outside, seconds, policy, drafter)
 
     def _round(self, done: int) -> Round:
         """The round that begins after so many new tokens."""

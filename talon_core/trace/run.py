@@ -14,7 +14,6 @@ from talon_core.forest_grower import ForestGrower
 from talon_core.forest_learner import forest_learner
 from talon_core.forest_planner import ForestPlanner
 from talon_core.trace.along import Along
-from talon_core.trace.asking import along_of
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import Trace
 from talon_core.trace.oracle import BestTrees, best_trees, fastest
@@ -74,7 +73,7 @@ class Answer:
             {
                 "method": one.method.name,
                 "mean_accepted_tokens": one.totals.mean_accepted_tokens,
-                **_totals(one.totals),
+                **one.totals.as_dict(),
                 "oracle": {name: value for name, value in attrs.asdict(one.oracle).items() if value is not None},
             }
             for one in self.tried
@@ -84,16 +83,6 @@ class Answer:
             hindsight["tokens_per_second"] = self.oracle.tokens_per_second
         counts = {"texts": self.texts, "missing": self.missing}
         return {"methods": methods, "oracle": hindsight, **counts, "seconds": self.seconds}
-
-
-def _totals(totals: Totals) -> dict[str, Any]:
-    """The fields by name; what is predicted only where it is."""
-    found = attrs.asdict(totals)
-    if totals.predicted_seconds is None:
-        del found["predicted_seconds"], found["policy_seconds"], found["timed_texts"]
-    else:
-        found["predicted_tokens_per_second"] = totals.predicted_tokens_per_second
-    return found
 
 
 def replayed(
@@ -236,21 +225,16 @@ def tried_on(
     trying = Trying(replay, texts, [place for place, text in enumerate(texts) if (text.set, text.prompt) in timed])
     by_text = zip(*(trying.done(method) for method in methods), strict=True)
     return [
-        [(one.totals, along) for one, along in zip(done, _along(replay.trace, methods, text, done), strict=True)]
-        for text, done in zip(texts, by_text, strict=True)
+        [(one.totals, along) for one, along in zip(done, _along(trying, methods, place, done), strict=True)]
+        for place, done in enumerate(by_text)
     ]
 
 
-def _along(trace: Trace, methods: Sequence[Method], text: TextTrace, done: Sequence[Done]) -> list[Along]:
+def _along(trying: Trying, methods: Sequence[Method], place: int, done: Sequence[Done]) -> list[Along]:
     """How the offers of each method's drafter lie along a text."""
     deepest = max(one.deepest for one in done)
     offers: list[tuple[DrafterSpec | None, Along]] = []  # drafters cannot be hashed
     for drafter in (method.drafter for method in methods):
-        if any(known == drafter for known, _ in offers):
-            continue
-        if drafter is None:
-            assert text.along is not None
-            offers.append((None, text.along))
-        else:
-            offers.append((drafter, along_of(drafter, text, trace, deepest)))
+        if all(known != drafter for known, _ in offers):
+            offers.append((drafter, trying.along(drafter, place, deepest)))
     return [next(own for drafter, own in offers if drafter == method.drafter) for method in methods]

@@ -25,7 +25,7 @@ from talon_core.trace.drafter import TraceDrafter
 from talon_core.trace.folder import Trace
 from talon_core.trace.machines import Machines
 from talon_core.trace.prices import priced_policy
-from talon_core.trace.replay import Method, Replay, limit_of, weight_bits_of
+from talon_core.trace.replay import Method, Replay, weight_bits_of
 from talon_core.trace.written import Copies, Written
 from talon_core.tree import read_only
 
@@ -157,7 +157,7 @@ def simulated(
     )
     request = Request(
         read_only(text.ids[: text.prompt_tokens]),
-        limit_of(trace, text),
+        trace.limit(text),
         temperature_sampling(float(settings["temperature"])),
         frozenset(trace["target"]["eos"]),
         (lambda ids: ids.shape[1] >= len(text.ids),),

@@ -134,6 +134,8 @@ class OnText(TreePolicy):
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         layer = int(tree.depths[candidates.frontier[0]])
+        if layer + 1 >= len(self.ahead.tokens):  # the last token of a text is no drafted one
+            return Growth(np.empty(0, dtype=np.int64))
         found = np.flatnonzero(candidates.tokens[0] == self.ahead.tokens[layer])
         if found.size:
             self.ahead.floor = candidates.path_logp.item(found[0])

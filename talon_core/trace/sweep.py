@@ -15,18 +15,17 @@ import attrs
 
 from talon_core.basics import records
 from talon_core.basics.paths import about, alone, small_text, write_whole
-from talon_core.certificates.code import UntoldError, digest, package_of
 from talon_core.costs import Costs
 from talon_core.engine.checked_drafter import checked_hash
 from talon_core.errors import written
 from talon_core.plugins.registry import load_registry
-from talon_core.plugins.specs import spelled
 from talon_core.trace.along import Along
+from talon_core.trace.code import code_of
 from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.methods import parse_methods
 from talon_core.trace.own_time import to_be_timed, with_own_time
 from talon_core.trace.processes import Executor
-from talon_core.trace.replay import Method, Replay, Totals
+from talon_core.trace.replay import SECONDS, Method, Replay, Totals
 from talon_core.trace.run import tried_on
 
 KIND, FORMAT = "talon sweep", 1
@@ -112,7 +111,7 @@ class Line:
 
 def _totals(data: Any) -> Totals:
     counts = {field.name: records.whole for field in attrs.fields(Totals)}
-    seconds = dict.fromkeys(("predicted_seconds", "policy_seconds"), records.maybe(records.amount))
+    seconds = dict.fromkeys(SECONDS, records.maybe(records.amount))
     found: Totals = records.make(Totals, data, {**counts, **seconds})
     return found
 
@@ -317,14 +316,8 @@ def _code_of(method: Method) -> str:
     """A hash of the method's parts with their options, which a name may come to mean, of their packages and files."""
     told = hashlib.sha256()
     for part in (method.policy, method.rule, method.drafter):
-        if part is None:
-            continue
-        package = package_of(type(part))
-        try:
-            own = "" if package is None else digest(package[1])
-        except UntoldError:
-            own = ""
-        told.update(f"{type(part).__module__}.{type(part).__qualname__} {own} {spelled(part)}\n".encode())
+        if part is not None:
+            told.update(f"{code_of(part)}\n".encode())
     if method.drafter is not None:
         told.update(checked_hash(method.drafter).encode())
     return told.hexdigest()[:16]
@@ -407,18 +400,13 @@ class Summary:
 
     def as_dict(self) -> dict[str, Any]:
         """It as plain data, as `talon trace sweep --json` prints it."""
-        totals = attrs.asdict(self.totals)
-        if self.totals.predicted_seconds is None:
-            del totals["predicted_seconds"], totals["policy_seconds"], totals["timed_texts"]
-        else:
-            totals["predicted_tokens_per_second"] = self.totals.predicted_tokens_per_second
         return {
             "trace": self.trace,
             "method": self.method,
             "set": self.set,
             "texts": self.texts,
             "mean_accepted_tokens": self.totals.mean_accepted_tokens,
-            **totals,
+            **self.totals.as_dict(),
             "oracle": {"in_hindsight": self.in_hindsight, "by_the_laws": self.by_the_laws, "share": self.share},
         }
 

@@ -15,6 +15,7 @@ from talon_core.errors import PluginError, blaming
 from talon_core.forest_grower import ForestGrower, forest_grower, serve_alike
 from talon_core.forest_learner import ForestLearner, ForestRound, LearningForest, beside, forest_learners
 from talon_core.forest_planner import ForestPlanner, RoundCounts, TreePlan, counting_planner, forest_planner, plan_of
+from talon_core.trace.answers import Answers
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.grown import Grown
 from talon_core.trace.priced_rounds import Rounds, seconds_behind, spans_of
@@ -38,12 +39,13 @@ class _Growing:
 
     Args:
         replay: of the trace.
-        texts: they.
-        most: the deepest node that the drafter drafts; None where it knows no limit.
+        method: it.
+        texts: they, with the rows of its drafter.
+        most: the deepest node that this drafts; None where it knows no limit.
     """
 
-    def __init__(self, replay: Replay, texts: SeveralTexts, most: int | None) -> None:
-        self._replay, self._texts = replay, texts
+    def __init__(self, replay: Replay, method: Method, texts: SeveralTexts, most: int | None) -> None:
+        self._replay, self._texts, self._costs = replay, texts, replay.costs_behind(method)
         self._vocab_size = int(replay.trace["target"]["vocab_size"])
         self._count = int(texts.first_positions[-1])
         left = np.concatenate([replay.limit(text) - 1 - np.arange(text.positions) for text in texts.texts])
@@ -97,7 +99,7 @@ class _Growing:
     @cached_property
     def _parts(self) -> list[FloatArray]:
         """Seconds of the parts of each round, by text, shape `(rounds, parts)` each; where costs are known."""
-        assert self._replay.costs is not None
+        assert self._costs is not None
         begins, counts = np.concatenate(self._begins), ints([*map(len, self._begins)])
         rounds = Rounds(
             texts=np.arange(len(counts)).repeat(counts),
@@ -107,7 +109,7 @@ class _Growing:
             new=self._at("steps")[begins],
             layers=self._layers(begins),
         )
-        parts = rounds.priced(self._replay.costs, self._replay.timed)
+        parts = rounds.priced(self._costs, self._replay.timed)
         return np.split(parts, counts.cumsum()[:-1])
 
     def _layers(self, begins: IntArray) -> IntArray:
@@ -121,10 +123,10 @@ class _Growing:
         return np.concatenate(found, axis=1)
 
     def _seconds(self, number: int) -> float | None:
-        if self._replay.costs is None:
+        if self._costs is None:
             return None
         seconds = seconds_behind(self._parts[number]).ravel().tolist()
-        return seconds_of(self._replay.costs, self._texts.texts[number], seconds)
+        return seconds_of(self._costs, self._texts.texts[number], seconds)
 
     def totals(self) -> list[Totals]:
         """What the method did, text by text."""
@@ -155,7 +157,7 @@ class _Growing:
             for place, position in enumerate(begins.tolist()):
                 which, tree = self._where[position].tolist()
                 context = text.prompt_tokens + position - first
-                spans = () if self._replay.costs is None else spans_of(self._parts[number][place])
+                spans = () if self._costs is None else spans_of(self._parts[number][place])
                 rounds.append(self._grown[which].round(tree, text.ids[context:], spans, context))
             found.append(Replayed(text, rounds, int(outside[begins].sum()), self._seconds(number)))
         return found
@@ -170,6 +172,7 @@ class Together(_Growing):
 
     Args:
         replay: of the trace.
+        method: it.
         policy: the method's, as it serves each of the texts.
         texts: they.
         most: the deepest node that the drafter drafts; None where it knows no limit.
@@ -179,8 +182,10 @@ class Together(_Growing):
         ValueError: if a text was changed since it was recorded.
     """
 
-    def __init__(self, replay: Replay, policy: ForestGrower, texts: SeveralTexts, most: int | None) -> None:
-        super().__init__(replay, texts, most)
+    def __init__(
+        self, replay: Replay, method: Method, policy: ForestGrower, texts: SeveralTexts, most: int | None
+    ) -> None:
+        super().__init__(replay, method, texts, most)
         first = texts.first_positions
         ends = np.repeat(first[1:], np.diff(first))
         trees = max(1, min(TREES, NODES // checked_budget(policy, "draft_budget")))
@@ -214,6 +219,7 @@ class Planned(_Growing):
 
     Args:
         replay: of the trace.
+        method: what is tried.
         policies: those that serve the texts.
         texts: they.
         most: the deepest node that the drafter drafts; None where it knows no limit.
@@ -225,9 +231,9 @@ class Planned(_Growing):
     """
 
     def __init__(
-        self, replay: Replay, policies: Sequence[ForestPlanner], texts: SeveralTexts, most: int | None
+        self, replay: Replay, method: Method, policies: Sequence[ForestPlanner], texts: SeveralTexts, most: int | None
     ) -> None:
-        super().__init__(replay, texts, most)
+        super().__init__(replay, method, texts, most)
         able = (self._deepest > 0) & ~np.isin(texts.before, replay.trace["target"]["eos"])
         self._able: list[bool] = able.tolist()  # whether anything could be drafted there
         self._plans: dict[TreePlan | None, _Trees] = {}
@@ -241,7 +247,7 @@ class Planned(_Growing):
 
     def _rounds(self, policy: ForestPlanner, text: TextTrace, first: int, end: int) -> Iterator[tuple[int, int, int]]:
         """Go through a text; where each round begins, in which of `_grown` its tree is, and which one there."""
-        new, costs = text.ids[text.prompt_tokens :], self._replay.costs
+        new, costs = text.ids[text.prompt_tokens :], self._costs
         position, untold = first, Untold(text.prompt_tokens)
         listens = type(policy).drafted is not ForestPlanner.drafted
         counting = counting_planner(policy)
@@ -328,6 +334,7 @@ class SideBySide(_Growing):
 
     Args:
         replay: of the trace.
+        method: what is tried.
         policies: those that serve the texts, see `forest_learners`.
         texts: they.
         most: the deepest node that the drafter drafts; None where it knows no limit.
@@ -338,9 +345,9 @@ class SideBySide(_Growing):
     """
 
     def __init__(
-        self, replay: Replay, policies: Sequence[ForestLearner], texts: SeveralTexts, most: int | None
+        self, replay: Replay, method: Method, policies: Sequence[ForestLearner], texts: SeveralTexts, most: int | None
     ) -> None:
-        super().__init__(replay, texts, most)
+        super().__init__(replay, method, texts, most)
         learning = beside(policies)
         positions, ends = texts.first_positions[:-1].copy(), texts.first_positions[1:]
         goes_on = np.ones(len(positions), dtype=bool)
@@ -391,38 +398,40 @@ class NotPlanned(Exception):
 
 
 def together(
-    replay: Replay, method: Method, texts: SeveralTexts, fewest: int = 1
+    replay: Replay, method: Method, texts: SeveralTexts, fewest: int = 1, answers: Answers | None = None
 ) -> Together | SideBySide | Planned | None:
     """A method on several texts; None where it has to be tried on each by itself.
 
     It has to where the policy draws, has no way to choose for many trees, to choose together with others, or to plan,
-    where a text is drafted for by a drafter that is asked again, and where the rule tests probabilities. The policy's
+    where its drafter is asked again and what it says is not there, and where the rule tests probabilities. The policy's
     own time is left out, see `talon_core.trace.trying`.
 
     Args:
         replay: of the trace.
         method: has passed `Replay.check`.
-        texts: of the trace.
+        texts: of the trace, with the rows of its drafter.
         fewest: so many texts or more go side by side, where each round has to wait for the one before.
+        answers: where these rows are from, if the method's drafter is not the recorded one.
 
     Raises:
         PluginError: if the policy breaks its contract; the message names it.
         ValueError: if a text was changed since it was recorded.
     """
-    if method.drafter is not None or not replay.follows(method.rule):
+    if (method.drafter is not None and answers is None) or not replay.follows(method.rule):
         return None
     policies = [replay.begun(method, text) for text in texts.texts]
-    most = NoDrafter.max_depth if method.policy is None else replay.trace["drafter"]["max_depth"]
+    most = replay.trace["drafter"]["max_depth"] if answers is None else answers.max_depth()
+    most = NoDrafter.max_depth if method.policy is None else most
     grower = forest_grower(policies[0])
     if grower is not None and serve_alike(policies):
-        return Together(replay, grower, texts, most)
+        return Together(replay, method, grower, texts, most)
     learners = forest_learners(policies) if len(policies) >= fewest else None
     if learners is not None:
-        return SideBySide(replay, learners, texts, most)
+        return SideBySide(replay, method, learners, texts, most)
     planners = [one for one in map(forest_planner, policies) if one is not None]
     if len(planners) < len(policies):
         return None
     try:
-        return Planned(replay, planners, texts, most)
+        return Planned(replay, method, planners, texts, most)
     except NotPlanned:
         return None

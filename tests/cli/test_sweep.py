@@ -20,7 +20,7 @@ from talon_core.plugins.parts import built
 from talon_core.plugins.registry import load_registry
 from talon_core.policy import Growth, TreePolicy
 from talon_core.testing.benchmarks import SHIPPED
-from talon_core.trace import sweep
+from talon_core.trace import code, sweep
 from talon_core.trace.replay import Method
 from talon_core.trace.sweep import RESULTS
 from talon_core.tree import TokenTree
@@ -135,7 +135,7 @@ def test_what_is_there_is_not_worked_out_again(swept: Any, tmp_path: Path, monke
 
 def test_lines_of_other_code_do_not_count(swept: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     swept("chain")
-    monkeypatch.setattr(sweep, "digest", lambda where: "another")
+    monkeypatch.setattr(code, "digest", lambda where: "another")
     swept("chain")
     assert len(lines(tmp_path / "out")) == 8
 

@@ -18,7 +18,7 @@ from talon_core.plugins.parts import built
 from talon_core.plugins.registry import load_registry
 from talon_core.testing.benchmarks import SHIPPED
 from talon_core.trace.along import Along
-from talon_core.trace.asking import along_of, rows_of
+from talon_core.trace.asking import along_of, rows_of, superset_of
 from talon_core.trace.columns import NO_ROW, Rows, TextTrace
 from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.methods import parse_method
@@ -287,8 +287,9 @@ def test_a_drafter_of_texts_is_asked_no_more_than_the_ranks_need(drafter: str, d
     shipped, found = read_trace(SHIPPED), 0
     spec = built(load_registry(), "drafter", drafter)
     for text in shipped:
-        rows = rows_of(spec, text, shipped, depth)
-        along = along_of(spec, text, shipped, depth)
+        superset = superset_of(shipped, depth)
+        rows = rows_of(spec, text, shipped, superset)
+        along = along_of(spec, text, shipped, superset)
         expected = along_rows(rows, text.ids[text.prompt_tokens :].tolist())
         assert along.ranks.tolist() == expected.ranks.tolist()
         assert along.reach.tolist() == expected.reach.tolist()

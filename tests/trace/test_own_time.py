@@ -25,8 +25,11 @@ from talon_core.tree import IntArray
 from talon_strategies import Match, Talon
 from talon_tests.prices import PricesByLength
 
-TOGETHER = ("none", "chain:length=4", "talon:budget=16", "eagle2:budget=12", "svip", "gammatune", "bandit", "caddtree")
-ONE_BY_ONE = ("talon-cost", "ngram/talon:budget=8")
+TOGETHER = (
+    *("none", "chain:length=4", "talon:budget=16", "eagle2:budget=12", "svip", "gammatune", "bandit", "caddtree"),
+    *("ngram/talon:budget=8", "pld/chain", "hybrid:of=ngram+pld/talon:budget=8"),
+)
+ONE_BY_ONE = ("talon-cost", "hybrid:of=ngram+pld/talon-cost")  # of so few texts
 
 
 @attrs.define
@@ -80,7 +83,7 @@ def test_it_is_exact_where_each_round_takes_the_policy_as_long(timed: list[int])
 
 
 def without_time(totals: Totals) -> Totals:
-    return attrs.evolve(totals, predicted_seconds=None, policy_seconds=None, timed_texts=0)
+    return attrs.evolve(totals, predicted_seconds=None, policy_seconds=None, drafter_seconds=None, timed_texts=0)
 
 
 def test_what_was_taken_stands_as_it_is() -> None:

@@ -123,11 +123,12 @@ def test_the_rounds_are_those_of_each_text(spec: str, costs: Costs | None) -> No
 @pytest.mark.parametrize("spec", ["caddtree", "bastion"])
 def test_a_policy_that_knows_all_prices_already_asks_for_none(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     replay, texts = Replay(read_trace(SHIPPED), find_profile("h100-llama-3.1-8b"), timed=False), [*read_trace(SHIPPED)]
-    grower = forest_grower(replay.begun(parse_method(spec, replay.trace, registry()), texts[0]))
+    method = parse_method(spec, replay.trace, registry())
+    grower = forest_grower(replay.begun(method, texts[0]))
     assert grower is not None
-    first = Together(replay, grower, SeveralTexts(texts), None).totals()
+    first = Together(replay, method, grower, SeveralTexts(texts), None).totals()
     monkeypatch.setattr(CostAware, "prices", None)
-    assert Together(replay, grower, SeveralTexts(texts), None).totals() == first
+    assert Together(replay, method, grower, SeveralTexts(texts), None).totals() == first
 
 
 @pytest.mark.parametrize("settings", [FEW_ANSWERS, SAMPLED], ids=["few", "sampled"])

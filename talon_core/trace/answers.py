@@ -1,0 +1,117 @@
+"""What a drafter of texts offers along the texts of a trace: it is asked once, and what it says is kept.
+
+A drafter's answer depends on the text and on the path to the node alone, see `Drafter`: neither on the rounds in which
+the text came nor on what was asked before. So what it says along a text once is what it would say to any policy.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import attrs
+import numpy as np
+
+from talon_core.basics.paths import cache_folder, write_whole_bytes
+from talon_core.drafter import DrafterSpec
+from talon_core.engine.checked_drafter import checked_depth, checked_hash, opened
+from talon_core.engine.text_target import TextTarget
+from talon_core.trace.asking import rows_of
+from talon_core.trace.code import code_of
+from talon_core.trace.columns import Rows, TextTrace, padding
+from talon_core.trace.folder import UNFINISHED, Trace
+from talon_core.trace.oracle import along_rows
+from talon_core.trace.superset import Superset
+
+ASKED = Superset(candidates=128, depth=64, nodes=16, least=1e-3)
+"""What is asked at each position. It is the same for all traces and policies, so that what is kept serves all of them.
+Where a text repeats itself, trees are as deep as their budget."""
+
+KEPT = 1
+"""Of the files; another number is another form, or other rows."""
+
+
+class Answers:
+    """What a drafter offers along the texts of a trace, in the user's cache; a file there may be deleted at any time.
+
+    Args:
+        spec: of a drafter that `reads_texts`.
+        trace: of the texts.
+
+    Raises:
+        ValueError: if the drafter's files are not there.
+        PluginError: if it breaks its contract; the message names it.
+    """
+
+    def __init__(self, spec: DrafterSpec, trace: Trace) -> None:
+        self.spec, self.trace = spec, trace
+        told = f"{KEPT} {trace.fingerprint} {ASKED} {code_of(spec)} {checked_hash(spec)}"
+        self._key = hashlib.sha256(told.encode()).hexdigest()[:16]
+
+    @property
+    def folder(self) -> Path:
+        """Where the files are."""
+        return cache_folder() / "answers" / self._key
+
+    def max_depth(self) -> int | None:
+        """The deepest node that the drafter drafts; None where it knows no limit."""
+        return checked_depth(self.spec, opened(self.spec, TextTarget(self.trace["target"]["vocab_size"])))
+
+    def of(self, text: TextTrace) -> TextTrace | None:
+        """A text with the drafter's rows; None where it knows more candidates of a node than are asked for.
+
+        Args:
+            text: of the trace.
+
+        Raises:
+            PluginError: if the drafter breaks its contract; the message names it.
+        """
+        file = self.folder / self.trace.file(text.set, text.prompt).name
+        found = self._kept(file, text)
+        if found is None:
+            rows = _narrowed(rows_of(self.spec, text, self.trace, ASKED))
+            found = attrs.evolve(text, rows=rows, along=along_rows(rows, text.ids[text.prompt_tokens :].tolist()))
+            self._keep(file, found)
+        assert found.rows is not None
+        return found if found.rows.whole.all() else None
+
+    def _kept(self, file: Path, text: TextTrace) -> TextTrace | None:
+        """What is in a file; None where it is none, damaged, or of a text that was another one."""
+        if not file.is_file():
+            return None
+        try:
+            found = TextTrace.read(file)
+            if found.rows is not None:
+                found.rows.check(np.arange(len(found.rows.above)), found.rows.width, self.trace["target"]["vocab_size"])
+        except (OSError, ValueError):
+            return None
+        same = found.of == self._key and found.rows is not None and np.array_equal(found.ids, text.ids)
+        return attrs.evolve(text, rows=found.rows, along=found.along) if same else None
+
+    def _keep(self, file: Path, text: TextTrace) -> None:
+        with suppress(OSError):  # then it is asked again
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole_bytes(file, text.to_bytes(self._key), UNFINISHED)
+
+
+def _narrowed(rows: Rows) -> Rows:
+    """The same without the columns that no row needs."""
+    width = max(1, int((rows.tokens >= 0).sum(axis=1).max(initial=0)))
+    return attrs.evolve(rows, tokens=rows.tokens[:, :width], logp=rows.logp[:, :width])
+
+
+def of_one_width(texts: Sequence[TextTrace]) -> list[TextTrace]:
+    """Texts with rows, of as many candidates each as the widest of them have."""
+    width = max((_rows_of(text).width for text in texts), default=0)
+    return [attrs.evolve(text, rows=_widened(_rows_of(text), width)) for text in texts]
+
+
+def _rows_of(text: TextTrace) -> Rows:
+    assert text.rows is not None
+    return text.rows
+
+
+def _widened(rows: Rows, width: int) -> Rows:
+    more = (0, 0), (0, width - rows.width)
+    tokens = np.pad(rows.tokens, more, constant_values=padding(rows.tokens.dtype))
+    return attrs.evolve(rows, tokens=tokens, logp=np.pad(rows.logp, more, constant_values=-np.inf))
