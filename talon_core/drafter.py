@@ -254,7 +254,8 @@ class DrafterSpec(ABC):
 
     reads_texts: ClassVar[bool] = False
     """It needs nothing of the target but the size of its vocabulary, and reads nothing but prompts and what was
-    committed: then it can be asked again wherever the texts are, without the model."""
+    committed: then it can be asked wherever the texts are, without the model. As what it answers depends on the text
+    and the path to the node alone, it is asked once along the texts of a trace, and that is kept."""
 
     takes_paths: ClassVar[bool] = False
     """As `Drafter.takes_paths`, of what it opens: for whoever has no more of the drafter than what it has said."""

@@ -7,6 +7,7 @@ the text came nor on what was asked before. So what it says along a text once is
 import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 
 import attrs
@@ -17,18 +18,15 @@ from talon_core.drafter import DrafterSpec
 from talon_core.engine.checked_drafter import checked_depth, checked_hash, opened
 from talon_core.engine.text_target import TextTarget
 from talon_core.trace.asking import rows_of
-from talon_core.trace.code import code_of
+from talon_core.trace.code import code_of, package_code
 from talon_core.trace.columns import Rows, TextTrace, padding
 from talon_core.trace.folder import UNFINISHED, Trace
 from talon_core.trace.oracle import along_rows
 from talon_core.trace.superset import Superset
 
-ASKED = Superset(candidates=128, depth=64, nodes=16, least=1e-3)
+ASKED = Superset(candidates=128, depth=64, nodes=64, least=1e-3)
 """What is asked at each position. It is the same for all traces and policies, so that what is kept serves all of them.
 Where a text repeats itself, trees are as deep as their budget."""
-
-KEPT = 1
-"""Of the files; another number is another form, or other rows."""
 
 
 class Answers:
@@ -45,7 +43,9 @@ class Answers:
 
     def __init__(self, spec: DrafterSpec, trace: Trace) -> None:
         self.spec, self.trace = spec, trace
-        told = f"{KEPT} {trace.fingerprint} {ASKED} {code_of(spec)} {checked_hash(spec)}"
+        sizes = ASKED.candidates, ASKED.depth, ASKED.nodes, ASKED.least
+        code = f"{package_code(Answers)} {code_of(spec)}"  # the former asks, and writes the files
+        told = f"{trace.fingerprint} {sizes} {code} {checked_hash(spec)}"
         self._key = hashlib.sha256(told.encode()).hexdigest()[:16]
 
     @property
@@ -53,6 +53,7 @@ class Answers:
         """Where the files are."""
         return cache_folder() / "answers" / self._key
 
+    @cached_property
     def max_depth(self) -> int | None:
         """The deepest node that the drafter drafts; None where it knows no limit."""
         return checked_depth(self.spec, opened(self.spec, TextTarget(self.trace["target"]["vocab_size"])))

@@ -6,9 +6,14 @@ from talon_core.plugins.specs import spelled
 
 def code_of(part: object) -> str:
     """Tells a part and its options from what they are after a change: by their names, and the code of its package."""
-    package = package_of(type(part))
+    cls = type(part)
+    return f"{cls.__module__}.{cls.__qualname__} {package_code(cls)} {spelled(part)}"
+
+
+def package_code(cls: type) -> str:
+    """A hash of the code of the package that a class is in; empty where that cannot be told."""
+    package = package_of(cls)
     try:
-        own = "" if package is None else digest(package[1])
+        return "" if package is None else digest(package[1])
     except UntoldError:
-        own = ""
-    return f"{type(part).__module__}.{type(part).__qualname__} {own} {spelled(part)}"
+        return ""

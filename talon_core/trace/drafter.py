@@ -28,6 +28,7 @@ class TraceDrafter(Drafter):
 
     Attributes:
         unanswered: nodes of the text's trees that it was asked at and knows nothing of, or less than was asked for.
+        law_asked: whether somebody has asked for a law, where none were recorded.
     """
 
     def __init__(self, text: TextTrace, max_depth: int | None, takes_paths: bool = False) -> None:
@@ -38,7 +39,7 @@ class TraceDrafter(Drafter):
         self._position = 0
         self._looked_at: list[int] = []
         self._widest = 0  # of what was offered
-        self.unanswered = 0
+        self.unanswered, self.law_asked = 0, False
         self._begin()
 
     def _begin(self) -> None:
@@ -48,7 +49,8 @@ class TraceDrafter(Drafter):
         self._cut: set[int] = set()  # nodes whose rows hold less than was asked for, and than the drafter knew
 
     def open(self, slot: int, prompt: IntArray, room: int) -> None:
-        self._position, self._looked_at, self._widest, self.unanswered = 0, [], 0, 0
+        self._position, self._looked_at, self._widest = 0, [], 0
+        self.unanswered, self.law_asked = 0, False
         self._begin()
 
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
@@ -99,7 +101,7 @@ class TraceDrafter(Drafter):
     def _law(self, asked: list[int]) -> Law:
         law = self._text.law
         if law is None:
-            return NO_LAWS
+            return self._no_law
 
         def of(row: int) -> FloatArray:
             if not is_whole(row) or row not in range(len(asked)) or asked[row] == NO_ROW:
@@ -107,6 +109,10 @@ class TraceDrafter(Drafter):
             return law("drafter", asked[row])
 
         return of
+
+    def _no_law(self, row: int) -> FloatArray:
+        self.law_asked = True
+        return NO_LAWS(row)
 
     def row(self, path: Sequence[int]) -> int:
         """The row of the node at the end of some tokens behind the current root; `NO_ROW` if there is none."""

@@ -16,7 +16,7 @@ from talon_core.engine.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.engine.plain import NoDrafter, RootAlone
 from talon_core.engine.text_target import TextTarget
 from talon_core.engine.walking import walked
-from talon_core.errors import is_whole
+from talon_core.errors import PluginError, is_whole
 from talon_core.laws import Laws, check_node
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.rounds import Round, Span
@@ -242,6 +242,30 @@ class Replay:
         finally:
             source.close()
 
+    def answered(self, method: Method, text: TextTrace, max_depth: int | None) -> Replayed | None:
+        """The rounds by what a drafter of texts has said along the text, as `text` gives them where it is asked again.
+
+        Args:
+            method: has passed `check`, and has such a drafter.
+            text: of the trace, with the rows of this drafter, see `talon_core.trace.answers`.
+            max_depth: the drafter's own.
+
+        Returns:
+            None where that does not tell: for laws, and for questions that it does not answer.
+
+        Raises:
+            PluginError: if the policy or the rule breaks its contract; the message names it.
+        """
+        drafter = TraceDrafter(text, max_depth)
+        drafter.open(0, text.ids[: text.prompt_tokens], len(text.ids))
+        try:
+            found = _Text(self, method, text, Recorded(drafter, self._target.vocab_size)).replayed()
+        except PluginError:
+            if drafter.law_asked:
+                return None
+            raise
+        return None if drafter.law_asked or found.outside else found
+
     def lacks_costs(self, method: Method, text: TextTrace) -> bool:
         """Whether a method's policy asks for costs that nobody gave, tried on one text; arguments and errors as `text`.
 
@@ -286,6 +310,14 @@ class Replay:
         )
         return begun(method.policy or RootAlone(), told)
 
+    def choices(self, text: TextTrace) -> SeededChoices:
+        """The randomness of a text's rounds."""
+        return SeededChoices(int(self.trace["settings"]["seed"]) + text.prompt)
+
+    def policy_choices(self, text: TextTrace) -> SeededChoices:
+        """That of the policy."""
+        return self.choices(text).apart(1)
+
     def _source(self, method: Method, text: TextTrace) -> Source:
         if method.policy is None:
             return Source(NoDrafter())
@@ -325,8 +357,7 @@ class _Text:
         self._eos = frozenset(trace["target"]["eos"])
         self._vocab_size = int(trace["target"]["vocab_size"])
         self._limit = replay.limit(text)
-        choices = SeededChoices(int(trace["settings"]["seed"]) + text.prompt)
-        self._choices, self._policy_choices = choices, choices.apart(1)
+        self._choices, self._policy_choices = replay.choices(text), replay.policy_choices(text)
         self.outside = 0
         self._untold = Untold(text.prompt_tokens)
         self._policy = replay.begun(method, text)

@@ -119,7 +119,7 @@ def replayed(
         raise ValueError(f"no text of the trace in '{trace.folder}' is there")
     report(0, len(texts))
     workers = min(jobs or _processes(methods, len(texts), time_all), len(texts))
-    waits = any(method.policy is not None and forest_learner(method.policy) is not None for method in methods)
+    waits = any(not isinstance(method.policy, ForestGrower | ForestPlanner | None) for method in methods)
     shards = dealt(texts, workers, SIDE_BY_SIDE if waits else TOGETHER)
     asked = texts if time_all else to_be_timed(texts)
     found: dict[tuple[str, int], list[tuple[Totals, Along, float | None]]] = {}
@@ -177,7 +177,7 @@ def _processes(methods: Sequence[Method], texts: int, time_all: bool) -> int:
 
 
 def _goes_together(method: Method) -> bool:
-    """Whether a method can be tried on several texts at once, as far as that is known before its policy begins."""
+    """Whether a method's policy chooses for many trees at once, as far as that is known before it begins."""
     policy = method.policy
     able = policy is None or isinstance(policy, ForestGrower | ForestPlanner) or forest_learner(policy) is not None
     return method.drafter is None and able

@@ -8,16 +8,18 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from talon_core.engine.checked_policy import checked_budget
+from talon_core.engine.checked_policy import checked_budget, tell
 from talon_core.engine.growing_forest import GrowingForest
 from talon_core.engine.plain import NoDrafter
 from talon_core.errors import PluginError, blaming
 from talon_core.forest_grower import ForestGrower, forest_grower, serve_alike
-from talon_core.forest_learner import ForestLearner, ForestRound, LearningForest, beside, forest_learners
+from talon_core.forest_learner import ForestRound, LearningForest, beside, forest_learners
 from talon_core.forest_planner import ForestPlanner, RoundCounts, TreePlan, counting_planner, forest_planner, plan_of
+from talon_core.policy import TreePolicy
 from talon_core.trace.answers import Answers
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.grown import Grown
+from talon_core.trace.in_turn import InTurn
 from talon_core.trace.priced_rounds import Rounds, seconds_behind, spans_of
 from talon_core.trace.prices import Untold, behind, seconds_of
 from talon_core.trace.replay import Method, Replay, Replayed, Totals
@@ -328,14 +330,14 @@ class Planned(_Growing):
 
 
 class SideBySide(_Growing):
-    """Policies that learn and can choose together, one for each of several texts.
+    """Policies that choose together, one for each of several texts.
 
     The trees of one round of each text that goes on are grown together, then all are told of it.
 
     Args:
         replay: of the trace.
         method: what is tried.
-        policies: those that serve the texts, see `forest_learners`.
+        learning: those that serve the texts, as one.
         texts: they.
         most: the deepest node that the drafter drafts; None where it knows no limit.
 
@@ -345,10 +347,9 @@ class SideBySide(_Growing):
     """
 
     def __init__(
-        self, replay: Replay, method: Method, policies: Sequence[ForestLearner], texts: SeveralTexts, most: int | None
+        self, replay: Replay, method: Method, learning: LearningForest, texts: SeveralTexts, most: int | None
     ) -> None:
         super().__init__(replay, method, texts, most)
-        learning = beside(policies)
         positions, ends = texts.first_positions[:-1].copy(), texts.first_positions[1:]
         goes_on = np.ones(len(positions), dtype=bool)
         rounds: list[IntArray] = []  # where each text stood before each round
@@ -361,21 +362,61 @@ class SideBySide(_Growing):
 
     def _round(self, learning: LearningForest, positions: IntArray, goes_on: NDArray[np.bool_]) -> IntArray:
         """A round of each text that goes on; the tokens that it emits, 0 of the others."""
+        (going,) = goes_on.nonzero()
         grown = self._grow(learning, positions, np.where(goes_on, self._deepest[positions], 0))
         if grown.faults:
-            grown.check(goes_on.nonzero()[0], self._vocab_size)
+            grown.check(going, self._vocab_size)
         new = np.where(goes_on, grown.steps, 0)
-        own = positions[goes_on]
-        self._steps[own] = new[goes_on]
-        self._where[own, 0], self._where[own, 1] = len(self._grown) - 1, goes_on.nonzero()[0]
+        own = positions[going]
+        self._steps[own] = new[going]
+        self._where[own, 0], self._where[own, 1] = len(self._grown) - 1, going
         try:
-            with blaming("tree policy", learning.policies[0], "observe_forest"):
-                shown = grown.forest.copied(), grown.kept.copy(), grown.accepted.copy(), new.copy()
-                learning.observe_forest(ForestRound(*shown))
+            self._tell(learning, grown, new, going)
         except PluginError:  # what a changed file has led to is not the policy's fault
-            grown.check(goes_on.nonzero()[0], self._vocab_size)
+            grown.check(going, self._vocab_size)
             raise
         return new
+
+    def _tell(self, learning: LearningForest, grown: Grown, new: IntArray, going: IntArray) -> None:
+        """Tell the policies of a round, in which texts have emitted so many tokens; `going` are those that had one."""
+        with blaming("tree policy", learning.policies[0], "observe_forest"):
+            shown = grown.forest.copied(), grown.kept.copy(), grown.accepted.copy(), new.copy()
+            learning.observe_forest(ForestRound(*shown))
+
+
+class OneAfterTheOther(SideBySide):
+    """Policies of any kind, one for each of several texts: each is asked for its own tree, and told of its own round.
+
+    Args:
+        replay: of the trace.
+        method: what is tried.
+        in_turn: those that serve the texts.
+        texts: they.
+        most: the deepest node that the drafter drafts; None where it knows no limit.
+
+    Raises:
+        PluginError: if a policy breaks its contract, or answers what is unusual, see `InTurn`.
+        ValueError: if a text was changed since it was recorded.
+    """
+
+    def __init__(self, replay: Replay, method: Method, in_turn: InTurn, texts: SeveralTexts, most: int | None) -> None:
+        self._in_turn = in_turn
+        self._untold = [Untold(text.prompt_tokens) for text in texts.texts]
+        super().__init__(replay, method, in_turn, texts, most)
+
+    def _round(self, learning: LearningForest, positions: IntArray, goes_on: NDArray[np.bool_]) -> IntArray:
+        self._in_turn.begin(goes_on)
+        return super()._round(learning, positions, goes_on)
+
+    def _tell(self, learning: LearningForest, grown: Grown, new: IntArray, going: IntArray) -> None:
+        costs, timed = self._costs, self._replay.timed
+        for number in going.tolist():
+            policy, text = learning.policies[number], self._texts.texts[number]
+            if type(policy).observe is TreePolicy.observe:
+                continue
+            context = int(self._contexts[grown.positions[number]])
+            parts = {} if costs is None else grown.parts(number, costs, context, self._untold[number], timed)
+            tell(policy, grown.round(number, text.ids[context:], tuple(behind(parts, 0.0)), context))
 
 
 @attrs.frozen(eq=False)
@@ -399,7 +440,7 @@ class NotPlanned(Exception):
 
 def together(
     replay: Replay, method: Method, texts: SeveralTexts, fewest: int = 1, answers: Answers | None = None
-) -> Together | SideBySide | Planned | None:
+) -> _Growing | None:
     """A method on several texts; None where it has to be tried on each by itself.
 
     It has to where the policy draws, has no way to choose for many trees, to choose together with others, or to plan,
@@ -420,18 +461,34 @@ def together(
     if (method.drafter is not None and answers is None) or not replay.follows(method.rule):
         return None
     policies = [replay.begun(method, text) for text in texts.texts]
-    most = replay.trace["drafter"]["max_depth"] if answers is None else answers.max_depth()
+    most = replay.trace["drafter"]["max_depth"] if answers is None else answers.max_depth
     most = NoDrafter.max_depth if method.policy is None else most
     grower = forest_grower(policies[0])
     if grower is not None and serve_alike(policies):
         return Together(replay, method, grower, texts, most)
     learners = forest_learners(policies) if len(policies) >= fewest else None
     if learners is not None:
-        return SideBySide(replay, method, learners, texts, most)
+        return SideBySide(replay, method, beside(learners), texts, most)
     planners = [one for one in map(forest_planner, policies) if one is not None]
-    if len(planners) < len(policies):
+    if len(planners) == len(policies):
+        try:
+            return Planned(replay, method, planners, texts, most)
+        except NotPlanned:
+            policies = [replay.begun(method, text) for text in texts.texts]
+    return _one_after_the_other(replay, method, policies, texts, most) if len(policies) >= fewest else None
+
+
+def _one_after_the_other(
+    replay: Replay, method: Method, policies: Sequence[TreePolicy], texts: SeveralTexts, most: int | None
+) -> OneAfterTheOther | None:
+    """None where a policy draws, asks for laws, or answers what is unusual or wrong: each text by itself tells what."""
+    if replay.trace["settings"]["laws"] or any(policy.children != "deterministic" for policy in policies):
         return None
+    if len(policies) * checked_budget(policies[0], "draft_budget") > NODES:
+        return None
+    in_turn = InTurn(policies, [replay.policy_choices(text) for text in texts.texts])
     try:
-        return Planned(replay, method, planners, texts, most)
-    except NotPlanned:
+        found = OneAfterTheOther(replay, method, in_turn, texts, most)
+    except PluginError:
         return None
+    return None if in_turn.law_asked else found

@@ -91,16 +91,17 @@ class Trying:
             ValueError: if a text was changed since it was recorded.
         """
 
-        def alone(text: TextTrace) -> Replayed:
-            return self._replay.text(method if policy is None else attrs.evolve(method, policy=policy()), text)
+        def own() -> Method:
+            return method if policy is None else attrs.evolve(method, policy=policy())
 
         found, own_time = self._together(method), self._replay.adds_own_time
         for place, text in enumerate(self._texts):
             known = found.get(place)
             if known is None:
-                found[place] = Done.of(alone(text))
+                answered = None if own_time else self._answered(own(), place)
+                found[place] = Done.of(answered or self._replay.text(own(), text))
             elif own_time and place in self._timed:
-                taken = alone(text)
+                taken = self._replay.text(own(), text)
                 assert taken.policy_seconds is not None
                 totals = known.totals.taking(taken.policy_seconds, taken.drafter_seconds)
                 found[place] = attrs.evolve(known, totals=attrs.evolve(totals, timed_texts=1))
@@ -118,6 +119,15 @@ class Trying:
         done = map(Done, grown.totals(), grown.deepest())
         may_ask = rows.answers is not None  # then there is nobody who cannot answer
         return {place: one for place, one in zip(rows.texts, done, strict=True) if not (may_ask and one.totals.outside)}
+
+    def _answered(self, method: Method, place: int) -> Replayed | None:
+        """What a method did on a text, by what its drafter has said along it; None where that does not tell."""
+        rows = self._rows(method.drafter)
+        if rows.answers is None or place not in rows.texts:
+            return None
+        if method.policy is None or method.policy.children != "deterministic":  # it draws from laws
+            return None
+        return self._replay.answered(method, rows.texts[place], rows.answers.max_depth)
 
     def _rows(self, drafter: DrafterSpec | None) -> _Rows:
         for known, rows in self._known:

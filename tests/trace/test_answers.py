@@ -1,15 +1,22 @@
 """What a drafter of texts says along a text is asked for once, and is what it says to any policy."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy as np
 import pytest
 
+from talon_core.candidates import Candidates
+from talon_core.choices import Choices
 from talon_core.drafter import Drafter, Proposed
+from talon_core.errors import PluginError
 from talon_core.plugins.registry import load_registry
+from talon_core.policy import Growth
 from talon_core.target import Target
 from talon_core.testing.benchmarks import SHIPPED
 from talon_core.trace import answers as module
@@ -21,6 +28,7 @@ from talon_core.trace.own_time import with_own_time
 from talon_core.trace.replay import Method, Replay
 from talon_core.trace.run import replayed, tried_on
 from talon_core.trace.trying import Done, Trying
+from talon_core.tree import TokenTree
 from talon_drafters import Ngram
 from talon_strategies import Chain, Match
 from talon_tests.prices import PricesByLength
@@ -28,6 +36,7 @@ from talon_tests.prices import PricesByLength
 POLICIES = (
     *("none", "chain:length=4", "talon:budget=16", "talon", "eagle2:budget=12", "opt-tree", "svip", "static", "ddtree"),
     *("adaedl", "bandit", "caddtree", "talon-cost", "taps:of=talon"),
+    *("taps:of=gammatune", "bandit:of=chain[length=2]+talon-cost"),  # which are asked tree by tree
 )
 DRAFTERS = ("ngram", "pld", "lookahead:window=0", "hybrid:of=ngram+pld")
 
@@ -79,7 +88,7 @@ def test_policies_have_the_rounds_that_they_have_where_it_is_asked_again(
     assert len(alone) < len(texts) * len(POLICIES)  # a half of what there is, with and without costs
 
 
-@pytest.mark.parametrize("few", [{"depth": 2}, {"candidates": 1}, {"nodes": 1, "least": 1.0}])
+@pytest.mark.parametrize("few", [{"depth": 2}, {"candidates": 1}])
 def test_it_is_asked_again_where_that_does_not_answer_all(
     trace: Trace, few: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +104,51 @@ def test_it_is_asked_again_where_that_does_not_answer_all(
             patch.setattr(Replay, "text", lambda *told: asked.append(told[2].prompt) or text(*told))
             assert Trying(replay, [*trace]).done(method) == expected, policy
     assert asked
+
+
+@attrs.frozen
+class AsksForLaws(Chain):
+    """Drafts one token, the likelier of the first two by the whole law; the second where there is none."""
+
+    name = "asks-for-laws"
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        try:
+            law = candidates.law(0)
+        except ValueError:
+            return Growth(candidates.best(2)[-1:])
+        return Growth(np.array([int(law[candidates.tokens[0, 0]] < 0)]))
+
+
+@attrs.frozen
+class NeedsLaws(AsksForLaws):
+    """The same, and an error where there is none."""
+
+    name = "needs-laws"
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        candidates.law(0)
+        return super().grow(tree, candidates, choices)
+
+
+@pytest.mark.parametrize("policy", [AsksForLaws(length=1), NeedsLaws(length=1)])
+def test_it_is_asked_again_for_laws(trace: Trace, policy: Chain) -> None:
+    method, replay = Method(policy.name, policy, Match(), Ngram()), Replay(trace)
+    done = Trying(replay, [*trace]).done(method)
+    assert done == asking_anew(replay, method)
+    assert done == asking_anew(replay, attrs.evolve(method, policy=Chain(length=1)))
+
+
+def test_an_error_of_a_policy_is_its_own(trace: Trace) -> None:
+    @attrs.frozen
+    class Fails(Chain):
+        name = "fails"
+
+        def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+            raise KeyError("no idea")
+
+    with pytest.raises(PluginError, match="'fails'"):
+        Trying(Replay(trace), [*trace]).done(Method("fails", Fails(), Match(), Ngram()))
 
 
 def test_the_best_trees_are_those_of_all_that_it_knows(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,6 +249,16 @@ def test_it_is_kept_apart_by_options_files_code_and_trace(
     of.append(Answers(Ngram(), trace).folder)
     assert len({*of}) == len(of)
     assert Answers(Ngram(), trace).folder == of[-1]
+
+
+def test_another_process_finds_it() -> None:
+    program = (
+        "from pathlib import Path; from talon_core.trace.answers import Answers; from talon_drafters import Ngram; "
+        "from talon_core.trace.folder import read_trace; import sys; "
+        "print(Answers(Ngram(), read_trace(Path(sys.argv[1]))).folder.name)"
+    )
+    told = subprocess.run([sys.executable, "-c", program, str(SHIPPED)], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == answers_of(read_trace(SHIPPED)).folder.name
 
 
 def test_a_recording_asks_a_drafter_of_texts(

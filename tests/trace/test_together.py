@@ -22,13 +22,12 @@ from talon_core.forest_planner import AskedLayer, ForestPlanner, TreePlan
 from talon_core.plugins.registry import load_registry
 from talon_core.policy import TreePolicy
 from talon_core.profiles.store import find_profile
-from talon_core.rounds import Round
 from talon_core.testing.benchmarks import SHIPPED
 from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.methods import parse_method
 from talon_core.trace.replay import Method, Replay, Replayed, Totals
 from talon_core.trace.several import SeveralTexts
-from talon_core.trace.together import Planned, Together
+from talon_core.trace.together import OneAfterTheOther, Planned, Together
 from talon_core.trace.trying import Trying, together
 from talon_core.tree import FloatArray, IntArray
 from talon_core.tree_arrays import totals
@@ -36,6 +35,7 @@ from talon_strategies import Eagle2, Match, SpecDecPlusPlus, StaticTree, Talon, 
 from talon_strategies.cost_aware import CostAware
 from talon_strategies.talon_cost_forests import TalonCostForest
 from talon_tests.prices import PricesByLength
+from talon_tests.replayed import same
 
 GROWN_TOGETHER = (
     *("none", "chain:length=4", "talon:budget=14,top_k=4,mu=0.1", "talon:budget=60,least=0.01", "talon-gate-only"),
@@ -62,9 +62,9 @@ SIDE_BY_SIDE = (
     *("talon-cost", "talon-cost:budget=12,depth=5", "talon-cost:budget=2", "talon-cost:budget=30,depth=1"),
     *("taps", "taps:of=talon[budget=14;top_k=4;mu=0.1]", "taps:of=talon-cost[budget=40;depth=3]", "taps:of=caddtree"),
 )
-ONE_BY_ONE = ("taps:of=gammatune", "bandit:of=chain[length=2]+talon-cost")
+IN_TURN = ("taps:of=gammatune", "bandit:of=chain[length=2]+talon-cost")
 
-SPECS = (*GROWN_TOGETHER, *PLANNED, *SIDE_BY_SIDE)
+SPECS = (*GROWN_TOGETHER, *PLANNED, *SIDE_BY_SIDE, *IN_TURN)
 ASK_FOR_PRICES = {"caddtree", "bastion", "sps", "bandit", "speckv", "talon-cost", "taps"}
 PRICED: list[tuple[str, Costs | None]] = [(spec, PricesByLength()) for spec in SPECS]
 FREE = [(spec, None) for spec in SPECS if spec.partition(":")[0] in ASK_FOR_PRICES]
@@ -85,29 +85,6 @@ def both(trace: Trace, method: Method, costs: Costs | None = None) -> tuple[list
     found = grown.replayed()
     assert grown.totals() == [Totals.of(one) for one in found]
     return [replay.text(method, text) for text in texts], found
-
-
-def same_trees(one: TokenTree | None, other: TokenTree | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in ("tokens", "parents", "path_logp"))
-
-
-def same_rounds(one: Round, other: Round) -> bool:
-    return (
-        same_trees(one.tree, other.tree)
-        and same_trees(one.drafted, other.drafted)
-        and np.array_equal(one.path, other.path)
-        and np.array_equal(one.tokens, other.tokens)
-        and (one.draft_passes, one.context, one.spans) == (other.draft_passes, other.context, other.spans)
-    )
-
-
-def same(one: Replayed, other: Replayed) -> bool:
-    return (
-        (one.outside, one.seconds, len(one.rounds)) == (other.outside, other.seconds, len(other.rounds))
-        and all(map(same_rounds, one.rounds, other.rounds))
-    )  # fmt: skip
 
 
 def all_same(found: tuple[Sequence[Replayed], Sequence[Replayed]]) -> bool:
@@ -186,7 +163,8 @@ def test_plans_are_grown_part_by_part_and_too_many_of_them_are_not(monkeypatch: 
     assert all_same(both(shipped, method))
     monkeypatch.setattr("talon_core.trace.together.PLANS", 1)
     assert all_same(both(shipped, method))  # its plans are of one policy
-    assert together(Replay(shipped), parse_method("bandit", shipped, registry()), SeveralTexts([*shipped])) is None
+    replay, texts = Replay(shipped), SeveralTexts([*shipped])
+    assert isinstance(together(replay, parse_method("bandit", shipped, registry()), texts), OneAfterTheOther)
 
 
 @attrs.frozen(eq=False)
@@ -311,22 +289,22 @@ def test_an_end_that_is_none_names_the_policy() -> None:
         together(Replay(shipped), method, SeveralTexts([*shipped]))
 
 
-def test_what_is_planned_and_cannot_be_grown_together_is_tried_text_by_text() -> None:
+def test_what_is_planned_and_cannot_be_grown_together_is_asked_in_turn() -> None:
     shipped = read_trace(SHIPPED)
     texts = SeveralTexts([*shipped])
     for of in (NotHashed(), OfItsOwn()):
-        assert together(Replay(shipped), Method("planning", Planning(of), Match()), texts) is None
+        method = Method("planning", Planning(of), Match())
+        assert isinstance(together(Replay(shipped), method, texts), OneAfterTheOther)
+        assert all_same(both(shipped, method))
 
 
-def test_policies_that_remember_and_methods_that_need_more_are_tried_text_by_text(
+def test_methods_whose_drafter_is_not_the_recorded_one_are_tried_text_by_text(
     tiny: Any, recorded: Callable[..., Trace]
 ) -> None:
     trace = recorded(tiny, **SAMPLED)
     texts = SeveralTexts([*trace])
-    for spec in ONE_BY_ONE:
-        assert together(Replay(trace), parse_method(spec, trace, registry()), texts) is None
     assert together(Replay(trace), parse_method("ngram/talon", trace, registry()), texts) is None
-    for spec in ("talon", *ONE_BY_ONE):
+    for spec in ("talon", "ngram/talon"):
         method = parse_method(spec, trace, registry())
         done = Trying(Replay(trace), [*trace]).done(method)
         assert [one.totals for one in done] == [Totals.of(Replay(trace).text(method, text)) for text in trace]
@@ -364,7 +342,8 @@ class OfItsOwn(Talon):
 def test_what_a_subclass_has_changed_for_one_tree_is_not_passed_over() -> None:
     shipped = read_trace(SHIPPED)
     method = Method("of-its-own", OfItsOwn(), Match())
-    assert together(Replay(shipped), method, SeveralTexts([*shipped])) is None
+    assert isinstance(together(Replay(shipped), method, SeveralTexts([*shipped])), OneAfterTheOther)
+    assert all_same(both(shipped, method))
     (done, *_) = Trying(Replay(shipped), [*shipped]).done(method)
     assert done.deepest > 5
 
