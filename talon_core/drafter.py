@@ -7,6 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
+import numpy as np
 from attrs.validators import ge, lt
 
 from talon_core.candidates import Candidates
@@ -234,6 +235,22 @@ class Retriever(Drafter):
             For each node, in order, the probability of each token that was found, above 0, by what its match is worth:
             how long it is, and how often it went on like this. They sum to at most 1; the rest is what may come else.
         """
+
+    def guess(self, slot: int, last: int) -> tuple[int, float] | None:
+        """What would come next: the likeliest token that `look_up` finds after a text, of equals the first.
+
+        It is asked before each token of a text, of the prompt, too: override it where a whole look-up takes long.
+
+        Args:
+            slot: of the text.
+            last: its last token.
+
+        Returns:
+            The token and its probability; None where nothing is found.
+        """
+        (found,) = self.look_up(Frontier(slot, TokenTree.root(last), np.zeros(1, dtype=np.int64), 1))
+        best = max(found, key=found.__getitem__, default=None)
+        return None if best is None else (best, found[best])
 
 
 class DrafterSpec(ABC):

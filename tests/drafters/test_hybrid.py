@@ -104,15 +104,17 @@ def shares_after(text: list[int]) -> dict[int, float]:
     return {token: law[token] - law.min() for token in range(VOCAB) if law[token] > law.min() + 1e-9}
 
 
-def shift_after(text: list[int]) -> float:
-    """`s` of the docstring of `HybridSpec`, by looking at every token of a text."""
-    shift = 0.0
+def learnt_after(text: list[int]) -> tuple[float, float]:
+    """`s` and the slope 1.2 + `u` of the docstring of `HybridSpec`, by looking at every token of a text."""
+    shift = turn = 0.0
     for end in range(1, len(text)):
         shares = shares_after(text[:end])
         if shares:
             best = max(shares, key=shares.__getitem__)
-            shift = 0.95 * shift + 0.2 * ((best == text[end]) - sigmoid(1.2 * logit(shares[best]) - 0.1 + shift))
-    return shift
+            odds = logit(shares[best])
+            wrong = (best == text[end]) - sigmoid((1.2 + turn) * odds - 0.1 + shift)
+            shift, turn = 0.95 * shift + 0.2 * wrong, 0.95 * turn + 0.05 * wrong * odds
+    return shift, 1.2 + turn
 
 
 LONG = [6, 7, 8, 9, 10, 11, 5, 6, 7, 8, 9, 10]
@@ -124,8 +126,8 @@ LUCKY = [6, 7, 8, 9, 10, 11, 5, 7, 6]
 
 @pytest.mark.parametrize("text", [LONG, LUCKY], ids=["long", "lucky"])
 def test_the_law_is_the_formula_s(text: list[int]) -> None:
-    shares, shift = shares_after(text), shift_after(text)
-    weight = sigmoid(1.2 * logit(max(shares.values())) - 1.1 - 0.55 * logit(LAW.max()) + shift)
+    shares, (shift, slope) = shares_after(text), learnt_after(text)
+    weight = sigmoid(slope * logit(max(shares.values())) - 1.1 - 0.55 * logit(LAW.max()) + shift)
     expected = (1 - weight) * LAW
     for token, share in shares.items():
         expected[token] += weight * share / sum(shares.values())
@@ -136,9 +138,9 @@ def test_the_law_is_the_formula_s(text: list[int]) -> None:
 
 
 def test_where_no_model_says_anything_the_best_token_has_what_it_is_trusted() -> None:
-    shares, shift = shares_after(LONG), shift_after(LONG)
+    shares, (shift, slope) = shares_after(LONG), learnt_after(LONG)
     candidates, passes = ask(opened(LONG), TokenTree.root(10))
-    best = sigmoid(1.2 * logit(shares[11]) - 0.1 + shift)
+    best = sigmoid(slope * logit(shares[11]) - 0.1 + shift)
     rest = 1 - best * sum(shares.values()) / shares[11]
     assert candidates.tokens.tolist() == [[11]]
     assert np.exp(candidates.logp[0, 0]) == pytest.approx(best + rest / VOCAB, rel=1e-6)
@@ -157,19 +159,49 @@ def test_trust_by_hand() -> None:
     assert trust.comes(0.5) == pytest.approx(sigmoid(-0.1))
     assert trust.beside({3: 0.8, 4: 0.1}, 0.5) == pytest.approx(sigmoid(1.2 * np.log(4) - 1.1))
     assert trust.alone({3: 0.5, 4: 0.25}) == pytest.approx(1.5 * sigmoid(-0.1))
-    trust.learn({3: 0.5, 4: 0.25}, 3)
+    trust.learn(0.5, True)
     assert trust.shift == pytest.approx(0.2 * (1 - sigmoid(-0.1)))
+    assert trust.turn == 0.0  # log-odds of 0 say nothing of a slope
     before = trust.shift
-    trust.learn({3: 0.5}, 4)
-    assert trust.shift == pytest.approx(0.95 * before - 0.2 * sigmoid(-0.1 + before))
-    trust.learn({}, 4)
-    assert trust.shift == pytest.approx(0.95 * before - 0.2 * sigmoid(-0.1 + before))
+    trust.learn(0.8, False)
+    comes = sigmoid(1.2 * np.log(4) - 0.1 + before)
+    assert trust.shift == pytest.approx(0.95 * before - 0.2 * comes)
+    assert trust.turn == pytest.approx(-0.05 * comes * np.log(4))
+    slope = 1.2 + trust.turn
+    assert trust.comes(0.8) == pytest.approx(sigmoid(slope * np.log(4) - 0.1 + trust.shift))
+    assert trust.beside({3: 0.8}, 0.5) == pytest.approx(sigmoid(slope * np.log(4) - 1.1 + trust.shift))
+
+
+@pytest.mark.parametrize("share", [0.3, 0.9, 0.99, 1.0])
+def test_a_look_up_that_is_ever_wrong_is_not_trusted_however_sure_it_is(share: float) -> None:
+    trust = Trust()
+    for _ in range(20):
+        trust.learn(share, False)
+    assert trust.comes(share) < 0.4
+    for _ in range(60):
+        trust.learn(share, True)
+    assert trust.comes(share) > 0.6
 
 
 def test_a_text_whose_matches_mislead_is_trusted_less() -> None:
     misled = opened([1, 2, 1, 3, 1, 4, 1, 5, 1, 6, 1], Fixed())
     repeats = opened([1, 2, 3] * 4, Fixed())
     assert misled._texts[0].trust[0].shift < 0 < repeats._texts[0].trust[0].shift
+
+
+@pytest.mark.parametrize("part", ["pld", "pld[shortest=1]", "lookahead[window=0]"])
+def test_a_look_up_of_any_kind_is_one_and_misleads_no_longer_than_it_is_right(part: str) -> None:
+    spec = HybridSpec(f"{part}+ngram")
+    misled, right = (spec.open(TableTarget(np.zeros((VOCAB, VOCAB)))) for _ in range(2))
+    for drafter in (misled, right):
+        assert not drafter._models
+        assert drafter.sources == [part.partition("[")[0], "ngram"]
+    misled.open(0, np.array([1, 2, 1, 3, 1, 4, 1, 5, 1, 6, 1, 7, 1]), 100)
+    assert ask(misled, TokenTree.root(1))[0].law(0).max() < spec.sure
+    right.open(0, np.array([*REPEATED, 3, 4, 5]), 100)
+    candidates, passes = ask(right, TokenTree.root(5))
+    assert (candidates.tokens[0, 0], passes) == (6, 0)
+    assert candidates.law(0).max() > spec.sure
 
 
 def test_a_certain_look_up_stays_finite() -> None:
@@ -198,13 +230,13 @@ def test_models_are_asked_where_no_look_up_is_sure_and_nowhere_below_where_one_w
     assert ask(drafter, tree)[1] == 1
     tree = tree.extend(np.array([3, 0]), np.array([0, 0]), np.array([-1.0, -1.0]))
     assert ask(drafter, tree, [1, 2])[1] == 1
-    chain = tree.extend(np.array([4, 5, 6, 7, 0]), np.array([1, 3, 4, 5, 6]), np.full(5, -1.0))
-    for node in (3, 4, 5, 6, 7):
+    chain = tree.extend(np.array([4, 5, 6, 7, 8, 9, 0]), np.array([1, 3, 4, 5, 6, 7, 8]), np.full(7, -1.0))
+    for node in range(3, 10):
         ask(drafter, chain, [node])
     sure = [nodes for nodes in model.asked if nodes[0] >= 3]
     assert model.asked[:2] == [[0], [1, 2]]
-    assert len(sure) < 5
-    assert [7] not in model.asked  # its parent's match was sure; the model has nothing to go on from
+    assert len(sure) < 7
+    assert [9] not in model.asked  # its parent's match was sure; the model has nothing to go on from
     fresh = TokenTree.root(1)
     assert ask(drafter, fresh)[1] == 1  # and the next tree begins anew
 
@@ -363,7 +395,7 @@ def model() -> Any:
 def heads(model: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """By name, how a part with random weights is written."""
     specs = drafter_specs(model, tmp_path_factory.mktemp("heads"))
-    return {name: f"{spec.replace(':', '[', 1)}]" for name, spec in specs.items() if ":" in spec}
+    return {name: f"{spec.replace(':', '[', 1).replace(',', ';')}]" for name, spec in specs.items() if ":" in spec}
 
 
 @pytest.mark.parametrize(
@@ -373,6 +405,7 @@ def heads(model: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
         (("medusa", "eagle3", "ngram"), 0.6),
         (("ngram", "hydra-prefix", "ngram[max_match=2;least=0]"), 0.5),
         (("ngram",), 1.0),
+        (("eagle3", "pld", "datastore", "lookahead[window=0]"), 0.6),
     ],
     ids=str,
 )

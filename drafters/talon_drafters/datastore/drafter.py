@@ -70,9 +70,15 @@ class Retrieval(Lookup):
         self._ending = [*self._ending, *tokens[-longest:].tolist()][-longest:]
 
     def find(self) -> Trie:
+        return self._looked_up(self._options.length, self._options.nodes)
+
+    def guess(self) -> Trie:
+        return self._looked_up(1, 1)
+
+    def _looked_up(self, length: int, nodes: int) -> Trie:
         options, index = self._options, self._index
         matched, found = index.find_longest(self._ending, options.longest, options.shortest)
         if not found:
             return Trie()
-        rows = index.continuations(found, matched, options.matches, options.length)
-        return Trie.most_frequent(rows, index.manifest.vocab_size, options.nodes)
+        rows = index.continuations(found, matched, options.matches, length)
+        return Trie.most_frequent(rows, index.manifest.vocab_size, nodes, matched)

@@ -13,7 +13,7 @@ from talon_core.engine.checked_drafter import checked_proposal, checked_resume, 
 from talon_core.inquiry import Inquirer
 from talon_core.runtime.network import NetworkTarget
 from talon_core.target import Target
-from talon_core.tree import IntArray, TokenTree
+from talon_core.tree import IntArray
 from talon_drafters.hybrid.calibration import Trust
 from talon_drafters.hybrid.mixture import Mixture, Row, Shares, candidates_of
 from talon_drafters.hybrid.part_target import Columns, PartTarget
@@ -193,9 +193,10 @@ class HybridDrafter(Drafter):
         """The text goes on; before each token it is seen what look-ups would have said."""
         text = self._texts[slot]
         for token in tokens.tolist():
-            before = Frontier(slot, TokenTree.root(text.last), _ROOT, 1)
             for retriever, trust in zip(self._retrievers, text.trust, strict=True):
-                trust.learn(retriever.look_up(before)[0], token)
+                guess = retriever.guess(slot, text.last)
+                if guess is not None:
+                    trust.learn(guess[1], guess[0] == token)
                 retriever.commit({slot: Committed(np.array([token]), _ROOT)})
             text.last = token
 

@@ -25,22 +25,25 @@ class HybridSpec(DrafterSpec):
     look-up is trusted here. With `p` the share of its best token, `q1` the greatest of the models' probabilities, and
     `logit(x) = ln(x / (1 - x))`,
 
-        w = sigmoid(1.2 logit(p) - 1.1 - 0.55 logit(q1) + s).
+        w = sigmoid(k logit(p) - 1.1 - 0.55 logit(q1) + s),    k = max(1.2 + u, 0).
 
     Where no model says anything, `q` is uniform, and `w` is such that the best token gets the probability
-    `sigmoid(1.2 logit(p) - 0.1 + s)`. So a long match, whose share is near 1, outweighs a model that is not sure, and
+    `c = sigmoid(k logit(p) - 0.1 + s)`. So a long match, whose share is near 1, outweighs a model that is not sure, and
     a short one that is right by luck counts for little. Of several look-ups the first in the list is mixed in last.
 
-    `s`, 0 in a new text, follows the text: before each of its tokens, of the prompt, too, the look-up is asked what
-    would come, and the truth moves `s` as in a logistic regression by gradient steps that forgets,
+    `s` and `u`, 0 in a new text, follow the text: before each of its tokens, of the prompt, too, the look-up is asked
+    what would come, and the truth moves them as in a logistic regression by gradient steps that forgets,
 
-        s <- 0.95 s + 0.2 (1 if the best token came, else 0, - sigmoid(1.2 logit(p) - 0.1 + s)).
+        s <- 0.95 s + 0.2 e,    u <- 0.95 u + 0.05 e logit(p),    e = (1 if the best token came, else 0) - c.
 
-    That is DSpark's way of estimating acceptance online (arXiv 2607.05147: a logistic regression on the log-odds of
-    the draft's confidence, from a slope and an intercept that are given), but over everything that was written, not
-    over what was drafted: then a drafter's answer depends on the text alone, as it must. For the same reason the models
-    have no such term; what their probabilities are worth is in the slopes, which maximise the likelihood of 2,300
-    tokens that SmolLM2-135M-Instruct wrote greedily, drafted by `eagle3` and `ngram`.
+    `s` tells how often it is right, `u` whether it is so where it says so: one that is sure and wrong is soon not
+    believed. That is DSpark's way of estimating acceptance online (arXiv 2607.05147: a logistic regression on the
+    log-odds of the draft's confidence, from a slope and an intercept that are given), but over everything that was
+    written, not over what was drafted: then a drafter's answer depends on the text alone, as it must. For the same
+    reason the models have no such terms; what their probabilities are worth is in the slopes. The constants are near to
+    the likeliest ones for texts by SmolLM2-135M-Instruct, see `talon_drafters.hybrid.fitting`.
+
+    Look-ups are those parts that are a `Retriever`: `ngram`, `pld`, `datastore` and `lookahead:window=0`.
 
     A look-up costs nothing. Where it gives one token at least the probability `sure`, the models are not asked, nor
     anywhere below: a long match becomes a long chain without a draft pass.

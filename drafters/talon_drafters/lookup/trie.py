@@ -21,10 +21,12 @@ class Trie:
     Attributes:
         counts: how many continuations pass through each node; of node 0, how many there are.
         children: for each node, the next nodes by token, most frequent first.
+        matched: how many tokens were the same before them.
     """
 
     counts: list[int] = attrs.field(factory=lambda: [0])
     children: list[dict[int, int]] = attrs.field(factory=lambda: [{}])
+    matched: int = 1
 
     def __len__(self) -> int:
         """Number of nodes, node 0 included."""
@@ -47,9 +49,9 @@ class Trie:
         return node
 
     @classmethod
-    def chain(cls, tokens: Sequence[int]) -> "Trie":
+    def chain(cls, tokens: Sequence[int], matched: int = 1) -> "Trie":
         """The trie of a single continuation."""
-        trie, node = cls([1]), 0
+        trie, node = cls([1], matched=matched), 0
         for token in tokens:
             node = trie.add(node, token, 1)
         return trie
@@ -69,7 +71,7 @@ class Trie:
         return trie
 
     @classmethod
-    def most_frequent(cls, continuations: IntArray, end: int, most: int) -> "Trie":
+    def most_frequent(cls, continuations: IntArray, end: int, most: int, matched: int = 1) -> "Trie":
         """The trie of the beginnings that are seen most often; of equally frequent ones the shorter come first.
 
         Args:
@@ -77,10 +79,11 @@ class Trie:
                 not below `end`.
             end: all tokens of continuations are from 0 to below it.
             most: how many beginnings at most, node 0 not counted.
+            matched: as the attribute.
         """
         count = _count_few if len(continuations) <= FEW else _count_many
         counts = count(continuations, end, most)
-        trie = cls([len(continuations)])
+        trie = cls([len(continuations)], matched=matched)
         nodes: dict[Beginning, int] = {(): 0}
         for beginning in sorted(counts, key=lambda one: (-counts[one], len(one), one))[:most]:
             nodes[beginning] = trie.add(nodes[beginning[:-1]], beginning[-1], counts[beginning])

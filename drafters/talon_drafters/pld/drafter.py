@@ -45,5 +45,5 @@ class PromptLookup(Lookup):
             place = self._places.get(tuple(text[-size:])) if size <= len(text) else None
             if place is not None:
                 followed = text[place : place + options.length]
-                return Trie.chain([*takewhile(lambda token: 0 <= token < self._vocab_size, followed)])
+                return Trie.chain([*takewhile(lambda token: 0 <= token < self._vocab_size, followed)], size)
         return Trie()
