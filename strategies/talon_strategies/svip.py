@@ -19,7 +19,8 @@ class Svip(SteadyChain):
 
     H(q) is the entropy, in nats, of the law that a token was taken from, and the test comes after the token has joined.
     The default numbers are those of the authors' code: the chain ends where H(q) > 0.6. Here H(q) is that of the 16
-    best candidates, with all other tokens taken for one: a lower bound.
+    best candidates, with all other tokens taken for one: a lower bound, so that chains can be longer than the paper's.
+    Of 49,152 tokens, the best with 0.9 and the others alike, it is 0.325 in the place of 1.405.
 
     Attributes:
         length: most drafted tokens, at least 1; one draft pass each.

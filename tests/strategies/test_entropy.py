@@ -28,6 +28,12 @@ def test_a_law_by_hand():
     assert entropy_offered(offered(law, width=1)) == pytest.approx(math.log(2))  # 0.5, and a half for all others
 
 
+def test_it_can_be_far_below_that_of_the_law_although_one_token_is_nearly_sure():
+    law = [0.9, *[0.1 / 49151] * 49151]  # the numbers of the manual, of which nothing is worse with a best of 0.9
+    assert entropy(law) == pytest.approx(1.405, abs=5e-4)
+    assert entropy_offered(offered(law)) == pytest.approx(0.325, abs=5e-4)
+
+
 @given(untied_drafters(OFFERED + 1))
 def test_it_is_that_of_the_law_where_at_most_one_token_is_missing(drafter):
     law = drafter.law_after([0])

@@ -74,6 +74,14 @@ def test_plus_ends_a_chain_after_a_token_that_is_less_likely_than_tau(draft, tau
     assert len(draft(GammaTunePlus(tau=tau), TableDrafter([[0.65, 0.35]])).tree) == 1 + drafted
 
 
+@given(st.lists(st.integers(0, 25), max_size=200))
+def test_with_hardly_any_weight_and_a_start_as_large_as_the_length_the_length_stays(accepting):
+    policy = GammaTunePlus(length=25, start=25, growth=25, weight=1e-9)
+    for accepted in accepting:
+        assert policy.planned == 25
+        policy.learn(25, accepted)
+
+
 @pytest.mark.parametrize("options", [{"start": 0}, {"weight": 0}, {"weight": 1.1}, {"growth": -1}, {"tau": 1.1}])
 def test_options_out_of_range_are_refused(options):
     with pytest.raises(ValueError, match=next(iter(options))):

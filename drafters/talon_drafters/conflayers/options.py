@@ -25,7 +25,8 @@ class ConfLayers(DrafterSpec):
     the share is reached. It drafts from the target's own keys and values of the text, and needs no cache.
 
     The authors end a draft at a probability below 0.8 or after 25 tokens, which is the policy's part:
-    `gammatune-plus:length=25,tau=0.8` does so.
+    `gammatune-plus:length=25,start=25,growth=25,weight=1e-9,tau=0.8` does so. With the defaults of
+    `start`, `growth` and `weight` a draft has 3 tokens at first, and its length follows what was accepted before.
 
     Attributes:
         least: the smallest share of the layers between the first and the last that is wanted left out.
