@@ -105,7 +105,7 @@ class TreePolicy(ABC):
     texts are grown at once it is asked for its own."""
 
     paper: ClassVar[str] = ""
-    """Where it was published, as "arXiv 2601.07353"; empty if nowhere."""
+    """Where it was published, as "arXiv 2601.07353", or what program it is from; empty if it is new."""
 
     children: ClassVar[str] = "deterministic"
     """How children come about, a key of `talon_core.drawn.KINDS`: "deterministic" if the drafter's laws decide."""

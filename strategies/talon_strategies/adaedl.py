@@ -49,9 +49,9 @@ class AdaEdl(StoppingChain, CountingPlanner):  # pyright: ignore[reportIncompati
 
     Ours are that the average begins at `goal`, that the threshold stays within [0, 1], that a round without any drafted
     token changes nothing, and the defaults of `threshold` and `length`. As we read it, the test comes after the token
-    has joined. H(q) is in nats, of the 16 best candidates with all other tokens taken for one: a lower bound, so that at
-    equal thresholds chains can be longer than the paper's. Of 49,152 tokens, the best with 0.9 and the others alike, it
-    is 0.325 in the place of 1.405.
+    has joined. H(q) is in nats, of the 16 best candidates with all other tokens taken for one: a lower bound, so that
+    at equal thresholds chains can be longer than the paper's. Of 49,152 tokens, the best with 0.9 and the others alike,
+    it is 0.325 in the place of 1.405.
 
     Attributes:
         length: most drafted tokens, at least 1; one draft pass each.

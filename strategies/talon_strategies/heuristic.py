@@ -34,6 +34,7 @@ class Heuristic(PlannedChain):
     """
 
     name = "heuristic"
+    paper = "transformers 5.23"
     length: int = attrs.field(default=20, validator=[whole_number, ge(1)], metadata=searched(4, 20))
     start: int = attrs.field(default=5, validator=[whole_number, ge(1)], metadata=searched(1, 8))
     learnt: NextLength = attrs.field(

@@ -64,6 +64,14 @@ GROUPS = {
 }
 
 
+def test_what_has_a_source_without_a_number_names_it(talon):
+    answer = talon("list", "--json").answer
+    papers = {word: {each["name"]: each["paper"] for each in answer[word]} for word in ("policies", "drafters")}
+    assert papers["policies"]["heuristic"] == "transformers 5.23"
+    assert papers["drafters"]["pld"] == "Saxena 2023"
+    assert papers["drafters"]["hybrid"] == "Talon (AAAI 2026)"
+
+
 @pytest.mark.parametrize("word", GROUPS)
 def test_every_built_in_says_what_it_is_for(talon, word):
     ours = [one for one in talon("list", word, "--json").answer[word] if one["plugin"].startswith("talon-core:")]

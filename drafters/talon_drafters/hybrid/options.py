@@ -66,6 +66,7 @@ class HybridSpec(DrafterSpec):
 
     name = "hybrid"
     purpose = "several drafters"
+    paper = "Talon (AAAI 2026)"
     of: str = "auto+ngram"
     sure: float = attrs.field(default=0.6, validator=[gt(0), le(1)])
     least: float = attrs.field(default=0.25, validator=[ge(0), le(1)])

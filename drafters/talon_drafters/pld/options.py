@@ -27,6 +27,7 @@ class Pld(DrafterSpec):
 
     name = "pld"
     purpose = "look-ups"
+    paper = "Saxena 2023"
     reads_texts = True
     longest: int = attrs.field(default=3, validator=[ge(1), le(64)])
     shortest: int = attrs.field(default=1, validator=ge(1))
