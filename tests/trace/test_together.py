@@ -44,7 +44,14 @@ GROWN_TOGETHER = (
     *("eagle2:budget=12,depth=4", "eagle2:budget=5,depth=2,top_k=3"),
     *("ddd:budget=12,depth=4,checked=1;2;3", "ddd:budget=6,depth=4,top_k=2,checked=2;3,threshold=0.6"),
     *("opt-tree:budget=12,depth=5", "opt-tree:budget=7,delta=0.05,depth=4", "svip:length=6,h=0.6", "svip:length=5"),
-    *("caddtree", "caddtree:budget=9,depth=3", "caddtree:budget=2", "bastion", "bastion:budget=40,depth=4"),
+    *(
+        "caddtree",
+        "caddtree:budget=9,depth=3",
+        "caddtree:convex=true",
+        "caddtree:budget=2",
+        "bastion",
+        "bastion:budget=40,depth=4",
+    ),
 )
 PLANNED = (
     *("gammatune:length=6", "gammatune-plus:length=6,tau=0.1", "heuristic:length=6", "sps:length=6,start=0.9,weight=9"),
