@@ -1,7 +1,6 @@
 """What was recorded of one text, as columns: a safetensors file each."""
 
 import json
-import math
 import mmap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -282,7 +281,7 @@ def _laws(columns: Mapping[str, NDArray[Any]], file: Path) -> Callable[[str, int
         if f"law.{name}" not in columns:
             raise ValueError(f"'{file}' holds no laws of the {name}")
         single: FloatArray = columns[f"law.{name}"][row].astype(np.float64)
-        total = math.fsum(single)
+        total = float(single.cumsum()[-1])  # one after the other, so that it is the same on any machine
         if not (single >= 0).all() or abs(total - 1) > LAW_SLACK:
             raise ValueError(f"'{file}' holds what is no law; it was changed")
         return single / total
