@@ -3,7 +3,6 @@
 import attrs
 import numpy as np
 
-from talon_core.costs import Costs
 from talon_core.forest import Count
 from talon_core.tree import FloatArray, IntArray
 from talon_strategies.cost_forests import CostAwareForests
@@ -30,6 +29,7 @@ class Bastion(CostAwareForests):
 
     name = "bastion"
     paper = "arXiv 2605.29727"
+    all_counts = True
 
     def worth(self, prob: FloatArray, seconds: FloatArray) -> Count:
         phi = np.empty(prob.shape)  # of the tree that each node would join
@@ -43,12 +43,6 @@ class Bastion(CostAwareForests):
         nodes = np.arange(1, self.budget + 1)
         roofs: FloatArray = np.maximum(a + b * nodes, c + d * nodes)
         return roofs
-
-    def others(self, costs: Costs) -> float:
-        return costs.besides(True) or 0.0
-
-    def others_of_layer(self, costs: Costs) -> float:
-        return costs.beside_layer() or 0.0
 
 
 def rooflines(sizes: IntArray, seconds: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:

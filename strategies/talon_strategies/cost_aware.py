@@ -74,6 +74,9 @@ class CostAware(BestFirst):
 
     purpose = "trees by cost"
 
+    all_counts: ClassVar[bool] = False
+    """Whether what rounds and layers take besides the passes counts (`Costs.besides`, `Costs.beside_layer`)."""
+
     assumed: ClassVar[tuple[float, float]] = (0.0, 0.0)
     """What a further node and a layer cost while nothing is known, in passes over the root alone."""
 
@@ -123,12 +126,12 @@ class CostAware(BestFirst):
         return np.array([np.interp(nodes, sizes, one) for one in seconds])
 
     def others(self, costs: Costs) -> float:
-        """Seconds of a round besides drafting and the target's pass; by default none."""
-        return 0.0
+        """Seconds of a round besides drafting and the target's pass, where these count."""
+        return (costs.besides(True) or 0.0) if self.all_counts else 0.0
 
     def others_of_layer(self, costs: Costs) -> float:
-        """Seconds of a layer besides the drafter; by default none."""
-        return 0.0
+        """Seconds of a layer besides the drafter, where these count."""
+        return (costs.beside_layer() or 0.0) if self.all_counts else 0.0
 
     def spared(self, costs: Costs) -> float:
         """Seconds of `others` that a round takes less in which nothing is drafted; by default none."""

@@ -72,6 +72,7 @@ class TalonCost(CostAware, ForestLearner):
 
     name = "talon-cost"
     paper = ""
+    all_counts = True
     assumed = ASSUMED
     sizes = 12
     stand = 8
@@ -228,12 +229,6 @@ class TalonCost(CostAware, ForestLearner):
         if len(tree) == 1 + self.known.nodes or len(tree) == 1:
             return tree
         return tree.keep((-self.learnt.scores).argsort(kind="stable")[: 1 + self.known.nodes])
-
-    def others(self, costs: Costs) -> float:
-        return costs.besides(True) or 0.0
-
-    def others_of_layer(self, costs: Costs) -> float:
-        return costs.beside_layer() or 0.0
 
     def spared(self, costs: Costs) -> float:
         plain, drafted = costs.besides(False), costs.besides(True)
