@@ -11,7 +11,7 @@ from talon_core.choices import Choices
 from talon_core.forest import Forest, ForestCandidates
 from talon_core.forest_grower import ForestGrowth
 from talon_core.policy import Growth
-from talon_core.searching import searched
+from talon_core.searching import as_written, searched
 from talon_core.tree import TokenTree
 from talon_core.tree_arrays import totals
 from talon_strategies.drawing import NOTHING
@@ -37,17 +37,27 @@ class DynamicDepth(Eagle2):
     Attributes:
         budget: nodes sent to the target, the root included, at least 2.
         top_k: nodes expanded per layer, and candidates drawn from each, at least 1.
-        depth: most expanded layers after the first, at least 0; the tree is up to `1 + depth` deep.
-        checked: layers after which the beam is tested, counted from 1. As text, numbers with `;` between them.
+        depth: most expanded layers after the first, at least 1; the tree is up to `1 + depth` deep.
+        checked: layers after which the beam is tested, counted from 1, one of them at most `depth`. As text, numbers
+            with `;` between them.
         threshold: the least sum of the beam's path probabilities for which drafting goes on, in [0, 1].
     """
 
     name = "ddd"
     purpose = "trees by confidence"
     paper = "arXiv 2409.00142"
-    depth: int = attrs.field(default=10, validator=[whole_number, ge(0)], metadata=searched(0, 10))
+    depth: int = attrs.field(default=10, validator=[whole_number, ge(1)], metadata=searched(5, 10))
     checked: tuple[int, ...] = attrs.field(default=FIFTH_SEVENTH_NINTH, converter=_layers, validator=positive_numbers)
     threshold: float = attrs.field(default=0.741, validator=[number, ge(0), le(1)], metadata=searched(0.05, 0.95))
+
+    def __attrs_post_init__(self) -> None:
+        first = min(self.checked)
+        if first > self.depth:
+            raise ValueError(
+                f"checked is {as_written(self.checked)}, and no layer of it is at most the depth, {self.depth}, so "
+                f"that threshold would decide nothing; it must have one of 1 to {self.depth}, or depth must be at "
+                f"least {first}"
+            )
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         growth = super().grow(tree, candidates, choices)

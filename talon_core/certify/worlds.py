@@ -133,11 +133,22 @@ class World:
         """
         own = describe_options(type(policy))
         given = {name: value for name, value in self.options.items() if name in own}
-        try:
-            with blaming_bugs("tree policy", policy, "its options"):
-                return attrs.evolve(policy, **given)  # type: ignore[misc]  # every registered policy is an attrs class
-        except ValueError:
-            return policy  # for this policy they do not go together
+        together = _taken(policy, given)
+        if together is not None:
+            return together
+        for name, value in given.items():
+            policy = _taken(policy, {name: value}) or policy
+        return policy
+
+
+def _taken(policy: TreePolicy, options: Mapping[str, int]) -> TreePolicy | None:
+    """The policy with these options; None where it refuses them, as they do not go together."""
+    try:
+        with blaming_bugs("tree policy", policy, "its options"):
+            made: TreePolicy = attrs.evolve(policy, **options)  # type: ignore[misc]  # every registered policy is attrs'
+            return made
+    except ValueError:
+        return None
 
 
 def shares(weights: Rows) -> FloatArray:

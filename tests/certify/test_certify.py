@@ -10,6 +10,7 @@ from talon_core import Growth, Request, TableTarget, TokenTree, TreePolicy
 from talon_core.certify import trial
 from talon_core.certify.exact import Given, emitted_law
 from talon_core.certify.trial import TOLERANCE
+from talon_core.certify.worlds import random_worlds
 from talon_core.decoding.decoder import Decoder
 from talon_core.drawn import KINDS, without
 from talon_core.engine.memory import is_memoryless
@@ -17,7 +18,7 @@ from talon_core.plugins.registry import load_registry
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter, certify
 from talon_core.testing.odd_policies import CoinTosser, Erratic
-from talon_strategies import Match, Talon, TalonSampled
+from talon_strategies import DynamicDepth, Match, Talon, TalonSampled
 from talon_strategies.rules.rrsw import RejectionWithoutReplacement
 from talon_tests.wrong import KeepsTheLikelier
 
@@ -212,6 +213,12 @@ def test_a_certificate_says_what_was_tried_and_with_what():
 class Misspelt(Talon):
     name = "misspelt"
     default_rule = "blok"
+
+
+def test_options_that_do_not_go_together_are_varied_one_by_one():
+    world = attrs.evolve(next(random_worlds(0)), options={"budget": 3, "depth": 2, "top_k": 2, "length": 4})
+    assert world.varied(DynamicDepth()) == DynamicDepth(budget=3, top_k=2)  # which would test no layer of two
+    assert world.varied(DynamicDepth(checked=(1,))) == DynamicDepth(budget=3, top_k=2, depth=2, checked=(1,))
 
 
 def test_what_cannot_be_certified_is_refused_in_words():

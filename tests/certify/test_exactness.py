@@ -29,7 +29,7 @@ from talon_strategies.rules.match import Match
 
 TOLERANCE = 1e-12
 VOCAB = 3
-SMALL = {"budget": 5, "top_k": 2, "depth": 2}
+SMALL = {"budget": 5, "top_k": 2, "depth": 2, "checked": (1,)}
 
 
 def small_policies() -> st.SearchStrategy[TreePolicy]:

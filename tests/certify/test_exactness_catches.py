@@ -25,7 +25,7 @@ DRAFTER = TableDrafter([[0.6, 0.3, 0.1], [0.2, 0.7, 0.1], [0.7, 0.1, 0.2]])
 POLICIES = {"chain": Chain(length=2), "tree": StaticTree(shape="0;1;0.0;0.1")}
 SAMPLED = Request(ids=np.array([0]), max_new_tokens=3, sampling=Sampling(do_sample=True))
 ENDING = attrs.evolve(SAMPLED, eos=frozenset({2}))
-SMALL = {"budget": 5, "top_k": 2, "depth": 2, "h": 0.9}
+SMALL = {"budget": 5, "top_k": 2, "depth": 2, "checked": (1,), "h": 0.9}
 
 
 def found(rule, policy, request):

@@ -754,7 +754,7 @@ def test_the_law_of_the_output_is_exactly_the_targets(policy, do_sample):
     for parameter in head.parameters():
         torch.nn.init.normal_(parameter)
     drafter = FeatureDrafter(head, head.embed_tokens, 3, HostExecutor(ReferenceAttention(), torch.device("cpu")))
-    small = {"budget": 3 if drawn else 5, "top_k": 2, "depth": 2, "widths": (1, 1)}
+    small = {"budget": 3 if drawn else 5, "top_k": 2, "depth": 2, "checked": (1,), "widths": (1, 1)}
     made = cls(**{option: value for option, value in small.items() if option in describe_options(cls)})
     target = StatefulTable(np.random.default_rng(4).normal(size=(3, 3, 3)))
     for prompt in ([1], [2, 0]):
