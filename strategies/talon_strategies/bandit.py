@@ -74,7 +74,7 @@ def _go_together(_: object, __: object, of: tuple[object, ...]) -> None:
     policies = [policy for policy in of if isinstance(policy, TreePolicy)]
     if not of or len(policies) < len(of):
         raise ValueError(f"of is {of!r}; it must be one or more policies")
-    if any(isinstance(policy, Bandit) for policy in policies):
+    if any(isinstance(one, Bandit) for policy in policies for one in _with_those_within(policy)):
         raise ValueError("of has a bandit among its policies; put that one's policies into the list instead")
     if any(map(chooses_source, policies)):
         raise ValueError("of has a policy that chooses who drafts by itself; leave it out, and set drafters")
@@ -82,6 +82,17 @@ def _go_together(_: object, __: object, of: tuple[object, ...]) -> None:
     if len(set(kinds.values())) > 1:
         told = ", ".join(f"those of {name} are {kind}" for name, kind in kinds.items())
         raise ValueError(f"of has policies whose children differ: {told}; one rule is exact for one kind")
+
+
+def _with_those_within(policy: TreePolicy) -> Iterator[TreePolicy]:
+    """A policy, those that its options are, and so on."""
+    yield policy
+    kind = type(policy)
+    for option in attrs.fields(kind) if attrs.has(kind) else ():
+        value = getattr(policy, option.name) if option.init else None
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, TreePolicy):
+                yield from _with_those_within(one)
 
 
 def _begun(policy: TreePolicy, sequence: SequenceInfo) -> TreePolicy:
@@ -201,7 +212,8 @@ class Bandit(SourceChooser, CountingPlanner):
     Attributes:
         of: the policies, joined by `+`; options of each in brackets, separated by `;`, as in
             `of=chain[length=2]+talon[budget=16;mu=0.1]`. Their children must be of one kind. Any registered policy and
-            any preset can be one, but no bandit; `none` drafts nothing. From Python, the objects.
+            any preset can be one, but no bandit, nor one with a bandit within; `none` drafts nothing. From Python, the
+            objects.
         reward: `speed`, `tokens` or `blend`.
         bound: `tuned`, `ucb1` or `ucbspec`.
         explore: what the bound is multiplied with, at least 0; 1 is the papers'.

@@ -1,6 +1,7 @@
 """What a decoder is made of besides its target: what is asked for, and the objects that it is resolved to."""
 
 import logging
+from collections.abc import Sequence
 from typing import Any, cast
 
 import attrs
@@ -176,10 +177,11 @@ def resolve(parts: Parts, registry: Registry) -> Resolved:
     if parts.draft_on == AUTO:
         parts = attrs.evolve(parts, draft_on=DEFAULT_PLACE if chosen is None else chosen.draft_on)
     found_on = _found_on(registry) if parts.policy == DEFAULT_POLICY else None
-    spec, policy = (parts.policy, None) if parts.policy in (NONE, None) else _made_policy(registry, parts.policy)
+    nothing = parts.policy in (NONE, None)
+    spec, policy = (parts.policy, None) if nothing else _made_policy(registry, parts.policy, [NONE])
     parts = attrs.evolve(parts, policy=spec)
     drafter = _made_drafter(registry, parts.drafter, policy)
-    _check_known(registry, "rule", parts.rule)
+    _check_known(registry, "rule", parts.rule, [AUTO])
     name = rule_for(registry, policy) if parts.rule == AUTO else parts.rule
     rule: AcceptanceRule = built(registry, "rule", name)
     check_rule(rule, policy, parts.lossy)
@@ -190,7 +192,7 @@ def resolve(parts: Parts, registry: Registry) -> Resolved:
     if isinstance(parts.accelerate, str):
         registry.get("accelerator", parts.accelerate)
     if chosen is None and parts.schedule != IN_TURN:
-        _check_known(registry, "schedule", parts.schedule)
+        _check_known(registry, "schedule", parts.schedule, [AUTO])
         schedule = made_schedule(registry, parts.schedule)
     if schedule is not None and policy is None:
         raise ValueError(
@@ -201,11 +203,11 @@ def resolve(parts: Parts, registry: Registry) -> Resolved:
     return Resolved(attrs.evolve(parts, rule=name), registry, policy, rule, drafter, schedule, chosen, found_on)
 
 
-def _check_known(registry: Registry, kind: str, asked: object) -> None:
-    """Refuse a name that there is not, where "auto" may be asked for: the sentence lists it with the others."""
-    name = parse_spec(asked)[0] if isinstance(asked, str) else AUTO
-    if name not in (AUTO, *registry.names(kind)):
-        raise LookupError(registry.unknown(kind, name, besides=[AUTO]))
+def _check_known(registry: Registry, kind: str, asked: object, besides: Sequence[str]) -> None:
+    """Refuse a name that there is not, where words may be asked for that are none: the sentence lists these as well."""
+    name = parse_spec(asked)[0] if isinstance(asked, str) else None
+    if name is not None and name not in (*besides, *registry.names(kind)):
+        raise LookupError(registry.unknown(kind, name, besides=besides))
 
 
 def _found_on(registry: Registry) -> str | None:
@@ -268,14 +270,14 @@ def check_place(asked: object, schedule: Schedule | None, why: str = "") -> None
 
 def made_policy(registry: Registry, asked: str | TreePolicy | None) -> TreePolicy | None:
     """The policy that is asked for; None for "none" and None. Raises as `built` does."""
-    return None if asked in (NONE, None) else cast(TreePolicy, built(registry, "tree policy", asked))
+    return None if asked in (NONE, None) else cast(TreePolicy, built(registry, "tree policy", asked, [NONE]))
 
 
 def _made_drafter(registry: Registry, asked: str | DrafterSpec, policy: TreePolicy | None) -> DrafterSpec | None:
     """The drafter that is asked for; None where it is chosen later, or where nothing is drafted."""
     if asked == AUTO or (policy is None and asked in (NONE, None)):
         return None
-    _check_known(registry, "drafter", asked)
+    _check_known(registry, "drafter", asked, [AUTO])
     drafter: DrafterSpec = built(registry, "drafter", asked)
     if policy is None:
         LOGGER.warning("%s drafts nothing: there is no tree policy", naming("drafter", drafter))
@@ -306,24 +308,28 @@ def choose_drafter(registry: Registry, model: Any) -> str:
     return best[1]
 
 
-def built(registry: Registry, kind: str, given: Any) -> Any:
+def built(registry: Registry, kind: str, given: Any, besides: Sequence[str] = ()) -> Any:
     """What a spec describes, or the object that was given in its place.
 
     Args:
         registry: where names are looked up.
         kind: a key of `talon_core.plugins.registry.KINDS`.
         given: a spec or an object; of a tree policy also a preset's name, with options that are to be others.
+        besides: words that who calls this takes besides, and that are no specs.
 
     Raises:
-        LookupError: for an unknown name.
+        LookupError: for an unknown name; the sentence lists what there is, and these words.
         ValueError: for a bad option, an object of another kind, or a file that is no preset.
     """
-    return _made_policy(registry, given)[1] if kind == "tree policy" else _made(registry, kind, given)
+    if kind == "tree policy":
+        return _made_policy(registry, given, besides)[1]
+    _check_known(registry, kind, given, besides)
+    return _made(registry, kind, given)
 
 
-def _made_policy(registry: Registry, given: Any) -> tuple[Any, TreePolicy]:
+def _made_policy(registry: Registry, given: Any, besides: Sequence[str] = ()) -> tuple[Any, TreePolicy]:
     """A policy, and its spec, that which a preset's name stands for. Raises as `built` does."""
-    spec = spelled_out(registry, given) if isinstance(given, str) else given
+    spec = spelled_out(registry, given, besides) if isinstance(given, str) else given
     try:
         return spec, cast(TreePolicy, _made(registry, "tree policy", spec))
     except ValueError as error:

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import attrs
 from talon_core.basics import records
 from talon_core.basics.kept import Kept
 from talon_core.basics.records import as_plain
-from talon_core.defaults import NONE
 from talon_core.errors import LONGEST, written
 from talon_core.plugins.registry import RESERVED, Registry
 from talon_core.plugins.specs import join_spec, parse_spec
@@ -160,10 +159,15 @@ def save_preset(preset: Preset, registry: Registry) -> Path:
     return KEPT.save(preset.name, as_text(preset))
 
 
-def spelled_out(registry: Registry, spec: str) -> str:
+def spelled_out(registry: Registry, spec: str, besides: Sequence[str] = ()) -> str:
     """The spec that a preset stands for, with the options that were given besides; another spec as it is.
 
     Where a policy is registered under the preset's name, that one is meant, and a warning says so.
+
+    Args:
+        registry: where names are looked up.
+        spec: as it is given.
+        besides: words that may be given in the place of a spec, for the error.
 
     Raises:
         LookupError: if the name is that of no policy and no preset, or a preset's policy is not registered.
@@ -177,7 +181,7 @@ def spelled_out(registry: Registry, spec: str) -> str:
             LOGGER.warning("'%s' is the registered tree policy; the preset in '%s' has the same name", name, file)
         return spec
     if file is None:
-        raise LookupError(registry.unknown("tree policy", name[:LONGEST], [*known_presets()], besides=[NONE]))
+        raise LookupError(registry.unknown("tree policy", name[:LONGEST], [*known_presets()], besides))
     policy, own = parse_spec(KEPT.read(file).policy)
     if policy not in registered:
         raise LookupError(f"preset '{name}' in '{file}': {registry.unknown('tree policy', policy)}")

@@ -43,7 +43,8 @@ def made_parts(kind: str, written: Sequence[str], besides: Mapping[str, Any], op
     registry = registry_of_parts()
     try:
         return tuple(
-            besides[part] if part in besides else built(registry, kind, nested.part_spec(part)) for part in written
+            besides[part] if part in besides else built(registry, kind, nested.part_spec(part), [*besides])
+            for part in written
         )
     except LookupError as error:
         raise ValueError(f"{option}: {error.args[0]}") from None

@@ -26,6 +26,7 @@ from talon_core.plugins.registry import load_registry
 from talon_core.testing.benchmarks import SHIPPED
 from talon_core.trace.folder import read_trace
 from talon_core.trace.methods import parse_method as trace_method
+from talon_core.tune.space import space_of
 from talon_strategies import Talon
 
 REGISTRY = load_registry()
@@ -120,12 +121,19 @@ def test_a_name_that_means_something_else_is_refused(own_data: Path, name: str, 
 
 
 def test_an_unknown_name_is_told_what_there_is() -> None:
-    with pytest.raises(
-        LookupError, match=r"no tree policy 'mien'; did you mean 'mine'\? there are: .*chain, .*, none, .*; presets: "
-    ):
+    says = r"^no tree policy 'mien'; did you mean 'mine'\? there are: .*chain, .*heuristic, {}opt-tree, .*; presets: "
+    with pytest.raises(LookupError, match=says.format("none, ")):
+        resolve(Parts(policy="mien"), REGISTRY)
+    with pytest.raises(LookupError, match=says.format("")):  # which does not make none
         talon_core.build("tree policy", "mien")
     with pytest.raises(LookupError, match=r"no tree policy '\.\./presets/mine'"):
         talon_core.build("tree policy", "../presets/mine")
+
+
+def test_none_is_not_offered_where_it_is_no_policy() -> None:
+    for make in (lambda: talon_core.build("tree policy", "none"), lambda: space_of(REGISTRY, "none")):
+        with pytest.raises(LookupError, match=r"^no tree policy 'none'; there are: .*heuristic, opt-tree"):
+            make()
 
 
 def test_a_preset_of_a_policy_that_is_not_installed_says_so(own_data: Path) -> None:

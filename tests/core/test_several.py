@@ -56,6 +56,12 @@ def test_a_part_that_cannot_be_made_is_named(written, says):
         made_parts("tree policy", [written], {})
 
 
+@pytest.mark.parametrize(("besides", "there"), [({"none": None}, "heuristic, none, opt-tree"), ({}, "heuristic, opt-")])
+def test_words_are_listed_where_they_stand_for_something(besides, there):
+    with pytest.raises(ValueError, match=rf"^of: no tree policy 'nothing'; there are: .*{there}"):
+        made_parts("tree policy", ["nothing"], besides)
+
+
 @pytest.mark.parametrize(
     "policies",
     [

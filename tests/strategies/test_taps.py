@@ -276,6 +276,7 @@ def test_a_spec_names_the_policy_and_says_it_again():
     [
         ("sequoia", "of is 'sequoia', whose children are without-replacement; it must be a policy that"),
         ("tallon", "no tree policy 'tallon'; did you mean 'talon'"),
+        ("none", "of: no tree policy 'none'; there are: "),
         ("talon[budget=x]", "option 'budget' of tree policy 'talon' is 'x'; it must be a whole number"),
         ("talon+chain", "it must be a tree policy, its options in brackets"),
         ("talon[budget=3", "it must be a tree policy, its options in brackets"),
