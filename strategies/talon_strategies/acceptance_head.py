@@ -157,22 +157,29 @@ def _fault(tensors: Mapping[str, Any], origin: Any, features: Sequence[str]) -> 
 
 
 def notice(policy: str, head: AcceptanceHead, sequence: SequenceInfo) -> None:
-    """Say once that a head was fitted on what another drafter offered, as far as drafters' names tell.
+    """Say that a head was fitted on what another drafter offered, as far as drafters' names tell.
+
+    Of each policy, file and drafter that is said once in a process.
 
     Args:
         policy: the name of the policy that predicts with it.
         head: it.
         sequence: that is to be served.
     """
-    fitted, noticed = head.origin.get("drafter"), f"{policy}.noticed"
-    if sequence.drafter and fitted and fitted != sequence.drafter and noticed not in sequence.machine:
-        sequence.machine[noticed] = True
-        LOGGER.warning(
-            "%s: '%s' was fitted on the drafter '%s', and this one is '%s'; fit a head on a trace of it with "
-            "python -m talon_strategies.fitting %s",
-            policy,
-            head,
-            fitted,
-            sequence.drafter,
-            policy,
-        )
+    fitted = head.origin.get("drafter")
+    if sequence.drafter and fitted and fitted != sequence.drafter:
+        said_once(policy, head.source, fitted, sequence.drafter)
+
+
+@cache
+def said_once(policy: str, file: str, fitted: str, drafter: str) -> None:
+    """Say what `notice` says, but not again."""
+    LOGGER.warning(
+        "%s: '%s' was fitted on the drafter '%s', and this one is '%s'; fit a head on a trace of it with "
+        "python -m talon_strategies.fitting %s",
+        policy,
+        file,
+        fitted,
+        drafter,
+        policy,
+    )

@@ -149,3 +149,10 @@ class Given(DrafterSpec):
 
     def open(self, target: Target) -> Drafter:
         return self.drafter
+
+
+@attrs.frozen(eq=False)
+class MadeUp(Given):
+    """One that is made up, of which policies are told no name (`SequenceInfo.drafter`): nobody can know it."""
+
+    name = ""

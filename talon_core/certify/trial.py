@@ -26,7 +26,7 @@ from talon_core.certify.adversary import Adversary
 from talon_core.certify.certificate import Certificate, CertificationError
 from talon_core.certify.composed import Enumerated, composed_law
 from talon_core.certify.counterexample import explain
-from talon_core.certify.exact import Given, Law, LawsAfter, ancestral_law, distance, generations
+from talon_core.certify.exact import Law, LawsAfter, MadeUp, ancestral_law, distance, generations
 from talon_core.certify.ticks import Ticks
 from talon_core.certify.worlds import KEPT, VARIED, World, random_worlds, worlds_by_size
 from talon_core.decoding.decoder import Decoder
@@ -325,7 +325,7 @@ class _Trial:
 
     def decoder(self, world: World) -> Decoder:
         """The decoder of a world."""
-        drafter = self.drafter if self.drafter is not None else Given(world.make_drafter())
+        drafter = self.drafter if self.drafter is not None else MadeUp(world.make_drafter())
         policy = world.varied(self.policy) if self.policy is not None else None
         parts = world.make_target(), self.rule, policy, drafter
         worst = partial(Adversary, seed=0 if self.schedule is None else crc32(repr(world).encode()))

@@ -13,7 +13,7 @@ from talon_core.errors import PluginError
 from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import build, spelled
 from talon_core.rounds import Round
-from talon_core.testing import TableDrafter, check_tree_policy
+from talon_core.testing import TableDrafter, certify, check_tree_policy
 from talon_strategies import (
     AdaEdl,
     Chain,
@@ -29,7 +29,7 @@ from talon_strategies import (
     TalonTopkLayers,
     Taps,
 )
-from talon_strategies.acceptance_head import AcceptanceHead, shipped_head
+from talon_strategies.acceptance_head import AcceptanceHead, said_once, shipped_head
 from talon_strategies.calibration import CERTAIN
 from talon_strategies.entropy import OFFERED
 from talon_strategies.taps import FEATURES, examined, learned
@@ -293,11 +293,28 @@ def test_what_is_no_policy_that_goes_by_scores_is_refused(of, complaint):
 @pytest.mark.parametrize(("drafter", "says"), [("ngram", True), ("eagle3", False), ("", False)])
 def test_a_head_of_another_drafter_is_noticed_once(caplog, drafter, says):
     policy = Taps(of=Chain(), model=attrs.evolve(IDENTITY, origin={"drafter": "eagle3"}))
-    machine = {}
+    said_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            policy.begin(SequenceInfo(1, 1, 0.0, drafter=drafter, machine=machine))
+            policy.begin(SequenceInfo(1, 1, 0.0, drafter=drafter))  # a machine of its own each, as two engines have
     assert [record.getMessage().count("fitted on the drafter 'eagle3'") for record in caplog.records] == [1] * says
+
+
+def test_it_is_noticed_of_each_file_and_drafter(caplog):
+    said_once.cache_clear()
+    heads = [attrs.evolve(IDENTITY, source=name, origin={"drafter": "eagle3"}) for name in ("one", "another")]
+    with caplog.at_level(logging.WARNING):
+        for head, drafter in 2 * [*itertools.product(heads, ("ngram", "pld"))]:
+            Taps(of=Chain(), model=head).begin(SequenceInfo(1, 1, 0.0, drafter=drafter))
+    assert len(caplog.records) == 4
+
+
+@pytest.mark.parametrize(("policy", "drafter", "says"), [("taps", None, 0), ("speckv", None, 0), ("taps", "ngram", 1)])
+def test_a_certificate_does_not_say_it_of_a_drafter_that_is_made_up(caplog, policy, drafter, says):
+    said_once.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        certify(policy, drafter=drafter, worlds=40)
+    assert [record.getMessage().count("this one is 'ngram'") for record in caplog.records] == [1] * says
 
 
 def test_the_head_that_comes_with_talon_says_what_it_is_of():
