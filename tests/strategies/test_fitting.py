@@ -5,14 +5,22 @@ import math
 import shutil
 from pathlib import Path
 
+import attrs
 import numpy as np
 import pytest
 
+from talon_core.plugins.parts import built
+from talon_core.plugins.registry import load_registry
+from talon_core.plugins.specs import spelled
 from talon_core.policy import SequenceInfo
 from talon_core.testing.benchmarks import SHIPPED
+from talon_core.trace import answers
+from talon_core.trace.asking import rows_of
 from talon_core.trace.columns import NO_ROW
-from talon_core.trace.folder import read_trace
+from talon_core.trace.folder import Trace, read_trace
+from talon_core.trace.record import drafter_hash, write_manifest
 from talon_core.trace.replay import weight_bits_of
+from talon_drafters import Ngram, Pld
 from talon_strategies import SpecKV, speckv, taps
 from talon_strategies.acceptance_head import AcceptanceHead
 from talon_strategies.entropy import OFFERED
@@ -191,8 +199,63 @@ def test_what_cannot_be_learned_from_is_refused_in_a_sentence(tmp_path, capsys):
     other = changed(tmp_path, "drafter", name="medusa")
     assert "the traces are of the drafters eagle3, medusa" in said("taps", SHIPPED, other, *there)
     shutil.rmtree(other)
-    texts = changed(tmp_path, "drafter", reads_texts=True)
-    assert "of which nothing is recorded" in said("taps", texts, *there)
+    unknown = changed(tmp_path, "drafter", reads_texts=True, spec="ngrm")
+    assert "is of the drafter 'ngrm': no drafter 'ngrm'; did you mean 'ngram'" in said("taps", unknown, *there)
+    shutil.rmtree(unknown)
+    other_files = changed(tmp_path, "drafter", reads_texts=True, spec="ngram")
+    assert "its files, or what it is called, were changed since" in said("taps", other_files, *there)
+
+
+def of_texts(folder, spec):
+    """The shipped texts as a trace of a drafter of texts, of which nothing is recorded."""
+    made, shipped = built(load_registry(), "drafter", spec), read_trace(SHIPPED)
+    drafter = {"spec": spec, "name": made.name, "reads_texts": True, "max_depth": None}
+    trace = Trace(folder, shipped.manifest | {"drafter": drafter | {"sha256": drafter_hash(spec, made, None)}})
+    folder.mkdir()
+    write_manifest(trace)
+    for text in shipped:
+        trace.save(attrs.evolve(text, rows=None, along=None), {})
+    return trace
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """What drafters of texts have said is kept in a folder of the test's own."""
+    monkeypatch.setattr(answers, "cache_folder", lambda: tmp_path / "cache")
+
+
+@pytest.mark.parametrize("spec", [Ngram(max_match=8), Pld()], ids=spelled)
+def test_a_drafter_of_texts_is_asked_along_the_texts(tmp_path, capsys, own_cache, spec):
+    out, trace = tmp_path / "head.safetensors", of_texts(tmp_path / spec.name, spelled(spec))
+    for policy in KINDS:
+        assert command.main([policy, *2 * [str(trace.folder)], "--out", str(out), "--hidden", "3", "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        head = AcceptanceHead.read(str(out), KINDS[policy].features)
+        assert (head.origin["drafter"], told["texts"] + told["held_out"]["texts"], told["left_out"]) == (
+            spec.name,
+            8,
+            0,
+        )
+        counts = [
+            len(KINDS[policy].read(text, rows_of(spec, text, trace, answers.ASKED), None).accepted)
+            for text in trace  # as it is asked anew
+        ]
+        assert told["examples"] == 2 * sum(counts) - counts[0]  # the fifth of eight is held out
+
+
+def test_texts_of_which_it_knows_too_much_are_left_out_and_counted(tmp_path, capsys, own_cache, monkeypatch):
+    out, trace = tmp_path / "head.safetensors", of_texts(tmp_path / "ngram", "ngram")
+    arguments = ["taps", *3 * [str(trace.folder)], "--out", str(out), "--hidden", "3"]
+    whole, first = answers.Answers.of, next(iter(trace)).prompt
+    monkeypatch.setattr(answers.Answers, "of", lambda own, text: None if text.prompt == first else whole(own, text))
+    assert command.main(arguments) == 0
+    assert (
+        "left out: 3 texts, along which the drafter knows more candidates than are asked for" in capsys.readouterr().out
+    )
+    monkeypatch.setattr(answers.Answers, "of", lambda own, text: None)
+    out.unlink()
+    assert command.main(arguments) == 2
+    assert "have 0 texts to learn from; there must be at least 5 (left out: 12 texts, along" in capsys.readouterr().err
 
 
 def test_ctrl_c_leaves_nothing(tmp_path, monkeypatch):

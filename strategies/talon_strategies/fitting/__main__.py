@@ -10,14 +10,16 @@ from typing import Any
 import attrs
 
 import talon_core
+from talon_core.basics.numerals import counted
 from talon_core.basics.paths import check_file, write_whole_bytes
-from talon_core.errors import one_line
+from talon_core.errors import PluginError, one_line
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.replay import weight_bits_of
 from talon_strategies.entropy import OFFERED
 from talon_strategies.fitting.examples import KINDS, Examples, Kind
 from talon_strategies.fitting.fit import Losses, fitted
+from talon_strategies.fitting.texts import texts_with_rows
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C."""
@@ -30,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with these arguments, by default the process's own, and return its exit status."""
     try:
         _run(_parsed(arguments))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, PluginError) as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -59,18 +61,24 @@ def _run(given: argparse.Namespace) -> None:
             raise ValueError(f"--{option} is {value}; it must be at least {least}")
     check_file(given.out, "--out")
     kind = KINDS[given.policy]
-    traces = [checked(read_trace(folder), kind.depth) for folder in given.traces]
+    traces = [read_trace(folder) for folder in given.traces]
     check_alike(traces)
-    texts = [[_examples(kind, trace, text) for text in trace] for trace in traces]
-    some = [one for own in texts for one in own if len(one.accepted)]
+    texts = [(trace, text) for trace in traces for text in texts_with_rows(trace, kind.depth)]
+    examples = [_examples(kind, trace, text) for trace, text in texts if text is not None]
+    some, left_out = [one for one in examples if len(one.accepted)], len(texts) - len(examples)
+    told_out = (
+        f"left out: {counted(left_out, 'text')}, along which the drafter knows more candidates than are asked for"
+    )
     held_out, rest = some[EACH - 1 :: EACH], [one for place, one in enumerate(some) if place % EACH != EACH - 1]
     if not held_out:
-        raise ValueError(f"the traces have {len(some)} texts to learn from; there must be at least {EACH}")
+        besides = f" ({told_out})" if left_out else ""
+        raise ValueError(f"the traces have {len(some)} texts to learn from; there must be at least {EACH}{besides}")
     learnt_from = Examples.together(rest)
     head = fitted(learnt_from, given.hidden, given.seed)
     losses = Losses.of(head, learnt_from, Examples.together(held_out))
     told = origin(given.policy, kind, traces) | {
         "texts": len(rest),
+        "left_out": left_out,
         "examples": len(learnt_from.accepted),
         "hidden": given.hidden,
         "seed": given.seed,
@@ -81,36 +89,10 @@ def _run(given: argparse.Namespace) -> None:
         print(json.dumps(told))
         return
     print(f"{told['examples']} examples of {len(rest)} texts: {given.out}")
+    if left_out:
+        print(told_out)
     print(f"cross-entropy on {len(held_out)} other texts, in nats: the head {losses.head:.4f}, ", end="")
     print(f"the drafter's own probabilities {losses.drafter:.4f}, a constant {losses.constant:.4f}")
-
-
-def checked(trace: Trace, depth: int) -> Trace:
-    """A trace that has what a head learns from.
-
-    Args:
-        trace: it.
-        depth: layers that are looked at, at each position.
-
-    Raises:
-        ValueError: if its drafter reads texts and was not recorded, or too few candidates or layers were.
-    """
-    if trace["drafter"]["reads_texts"]:
-        raise ValueError(
-            f"the trace in '{trace.folder}' is of the drafter '{trace['drafter']['spec']}', of which nothing is "
-            "recorded; give one of a drafter that is"
-        )
-    if trace["settings"]["width"] < OFFERED:
-        raise ValueError(
-            f"the trace in '{trace.folder}' has {trace['settings']['width']} candidates of each node; record it with "
-            f"--width {OFFERED} or more"
-        )
-    if trace["settings"]["depth"] < depth:
-        raise ValueError(
-            f"the trace in '{trace.folder}' has {trace['settings']['depth']} layers at each position; record it with "
-            f"--depth {depth} or more"
-        )
-    return trace
 
 
 def check_alike(traces: Sequence[Trace]) -> None:
