@@ -137,6 +137,9 @@ class Taps(ForestLearner):
     that draws nothing, one that learns as well: what `talon-cost` learns of a text then begins from these estimates.
     Where sequences share a pass and the engine cuts their trees, it goes by the drafter's probabilities.
 
+    Siblings keep their order. So the trees of a policy that goes by ranks and by what was accepted alone stay as they
+    are, and the network is asked in vain: `chain`, `static`, `gammatune`, `heuristic`, `sps`, and a `bandit` of these.
+
     Attributes:
         of: the policy, its options in brackets with `;` between them, as in `of=talon[budget=16;mu=0.1]`.
         model: a safetensors file with a fitted head, see `talon_strategies.acceptance_head`; none for the one that

@@ -120,6 +120,41 @@ def test_who_believes_the_drafter_gets_the_tree_of_the_policy_within(draft, with
             policy.observe(Round(drafted.tree, path, np.append(drafted.tree.tokens[path[1:]], 5), drafted_as))
 
 
+REGISTRY = load_registry()
+LOOKS_AT_NO_SCORE = {"chain", "static", "gammatune", "heuristic", "sps"}
+"""Policies that take candidates by their rank alone, and learn from what was accepted alone."""
+SCORED_ALONE = [
+    one.name
+    for one in REGISTRY.entries["tree policy"].values()
+    if one.plugin.startswith("talon-core:") and one.cls.children == "deterministic"
+]
+
+
+def drafted_alike(draft, within, seed):
+    """Whether a policy has the same trees in eight rounds, with learned acceptance and without."""
+    drafter, costs = drafter_of(seed), Prices(node=0.05, layer=0.02)
+    policies = served(Taps(of=within, model=LOOKS), costs), served(within, costs)
+    for accepted in (1, 0, 2, 5, 9, 0, 1, 3):
+        ours, theirs = (draft(policy, drafter) for policy in policies)
+        for found, expected in ((ours.tree, theirs.tree), (ours.drafted, theirs.drafted)):
+            if [*zip(found.tokens, found.parents, strict=True)] != [
+                *zip(expected.tokens, expected.parents, strict=True)
+            ]:
+                return False
+        for policy, one in zip(policies, (ours, theirs), strict=True):
+            path = one.tree.path(min(accepted, len(one.tree) - 1))
+            drafted = None if one.drafted is one.tree else one.drafted
+            policy.observe(Round(one.tree, path, np.append(one.tree.tokens[path[1:]], 5), drafted, context=30))
+    return True
+
+
+@pytest.mark.parametrize("name", SCORED_ALONE)
+def test_trees_change_but_of_policies_that_look_at_no_score(draft, name):
+    within = AdaEdl(threshold=0.42) if name == "adaedl" else REGISTRY.entries["tree policy"][name].cls()
+    assert all(drafted_alike(draft, within, seed) for seed in range(8)) == (name in LOOKS_AT_NO_SCORE)
+    assert name not in LOOKS_AT_NO_SCORE or f"`{name}`" in (Taps.__doc__ or "")
+
+
 @pytest.mark.parametrize("within", [*WITHIN, Spy(budget=9, top_k=2)], ids=lambda policy: policy.name)
 @pytest.mark.parametrize("head", [LOOKS], ids=["looks"])
 def test_keeps_the_contract(within, head):
