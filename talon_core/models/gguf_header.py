@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Mapping
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,12 @@ from talon_core.models.errors import UnreadableFile
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 STRING, ARRAY = 8, 9
-SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-"""Bytes of the values of the metadata, by GGUF's number of their type."""
+FORMS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+"""How numbers of the metadata are stored, as `struct` writes it, by GGUF's number of their type."""
 
-UINT32 = 4
+MOST_NESTED = 8
+"""Arrays in arrays; nobody is known to write even two."""
+
 ALIGNMENT = 32
 """Of tensors in the file, where it does not say another."""
 
@@ -49,6 +53,11 @@ class GgufTensor:
         """Of its bytes."""
         return (*self.shape[:-1], self.bytes_of_a_row)
 
+    @property
+    def end(self) -> int:
+        """The byte behind its last."""
+        return self.offset + prod(self.stored_shape)
+
     def read(self, path: Path) -> NDArray[np.uint8]:
         """Its bytes, shape `stored_shape`."""
         count = prod(self.stored_shape)
@@ -65,17 +74,22 @@ class GgufHeader:
     Attributes:
         architecture: as GGUF calls it.
         tensors: in the order of the file.
+        values: the numbers of the metadata that are in no array, by their keys.
+        lengths: of the arrays of the metadata, likewise.
     """
 
     architecture: str
     tensors: tuple[GgufTensor, ...]
+    values: Mapping[str, Any]
+    lengths: Mapping[str, int]
 
     @classmethod
     def read(cls, path: Path) -> GgufHeader:
         """Read what a file says.
 
         Raises:
-            UnreadableFile: if it is no GGUF file, is not whole, or has tensors of a kind that ggml does not have here.
+            UnreadableFile: if it is no GGUF file, is not whole, or has tensors of a kind that ggml does not have here,
+                or in places where they cannot be.
             OSError: if it cannot be opened.
         """
         with path.open("rb") as file:
@@ -97,25 +111,34 @@ class _Reading:
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
         self._at = len(MAGIC)
+        self._values: dict[str, Any] = {}
+        self._lengths: dict[str, int] = {}
 
     def header(self) -> GgufHeader:
-        version, tensors, values = self._numbers("<IQQ")
-        if version not in VERSIONS:
-            raise UnreadableFile(f"it is of GGUF's version {version}, where {VERSIONS[0]} or {VERSIONS[1]} can be read")
-        architecture, alignment = "", ALIGNMENT
+        (version,) = self._numbers("<I")
+        _check_version(version)
+        tensors, values = self._numbers("<QQ")
+        architecture = ""
         for _ in range(values):
             key, (kind,) = self._string(), self._numbers("<I")
             if key == "general.architecture" and kind == STRING:
                 architecture = self._string()
-            elif key == "general.alignment" and kind == UINT32:
-                (alignment,) = self._numbers("<I")
+            elif kind in FORMS:
+                (self._values[key],) = self._numbers(f"<{FORMS[kind]}")
             else:
-                self._pass(kind)
+                self._pass(key, kind)
         table = [self._entry() for _ in range(tensors)]
-        if not architecture or not table or alignment < 1:
+        if not architecture or not table:
             raise UnreadableFile("the GGUF file names no architecture, or has no weights; give another file")
+        alignment = self._values.get("general.alignment", ALIGNMENT)
+        if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+            raise UnreadableFile(
+                f"its metadata says general.alignment {alignment}; it must be a power of two, such as {ALIGNMENT}"
+            )
         start = -(-self._at // alignment) * alignment
-        return GgufHeader(architecture, tuple(self._tensor(start, *entry) for entry in table))
+        found = tuple(self._tensor(start, alignment, *entry) for entry in table)
+        _check_places(found)
+        return GgufHeader(architecture, found, self._values, self._lengths)
 
     def _numbers(self, form: str) -> tuple[Any, ...]:
         found = struct.unpack_from(form, self._data, self._at)
@@ -126,27 +149,35 @@ class _Reading:
         (length,) = self._numbers("<Q")
         return str(self._numbers(f"<{length}s")[0], "utf-8")
 
-    def _pass(self, kind: int) -> None:
-        """Pass over a value."""
+    def _pass(self, key: str, kind: int, depth: int = 0) -> None:
+        """Pass over a string or an array, which is in as many others."""
         if kind == STRING:
             (length,) = self._numbers("<Q")
             self._at += length
-        elif kind == ARRAY:
-            each, count = self._numbers("<IQ")
-            if each in SIZES:
-                self._at += SIZES[each] * count
-                return
-            for _ in range(count):
-                self._pass(each)
-        else:
-            self._at += SIZES[kind]
+            return
+        if kind != ARRAY:
+            raise KeyError(f"its metadata '{key}' is of the type {kind}, which GGUF does not have")
+        if depth == MOST_NESTED:
+            raise UnreadableFile(
+                f"its metadata '{key}' has arrays in arrays more than {MOST_NESTED} deep; give another file"
+            )
+        each, count = self._numbers("<IQ")
+        if not depth:
+            self._lengths[key] = count
+        if each in FORMS:
+            self._at += struct.calcsize(FORMS[each]) * count
+            return
+        for _ in range(count):
+            self._pass(key, each, depth + 1)
 
     def _entry(self) -> tuple[str, tuple[int, ...], int, int]:
         name, (dimensions,) = self._string(), self._numbers("<I")
         shape = self._numbers(f"<{dimensions}Q")[::-1]
         return name, shape, *self._numbers("<IQ")
 
-    def _tensor(self, start: int, name: str, shape: tuple[int, ...], kind: int, offset: int) -> GgufTensor:
+    def _tensor(
+        self, start: int, alignment: int, name: str, shape: tuple[int, ...], kind: int, offset: int
+    ) -> GgufTensor:
         from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
         try:
@@ -158,11 +189,43 @@ class _Reading:
             ) from None
         if not shape or shape[-1] % numbers:
             raise UnreadableFile(f"its tensor {name} of shape {shape} has no rows of whole blocks; give another file")
+        if 0 in shape:
+            raise UnreadableFile(f"its tensor {name} of shape {shape} has no numbers; give another file")
+        if offset % alignment:
+            raise UnreadableFile(
+                f"its tensor {name} is at offset {offset}, which is no multiple of the file's alignment, {alignment}; "
+                "fetch it again"
+            )
         found = GgufTensor(name, kind, shape, start + offset, shape[-1] // numbers * count)
-        end = found.offset + prod(found.stored_shape)
-        if end > len(self._data):
+        if found.end > len(self._data):
             raise UnreadableFile(
                 f"the GGUF file of {len(self._data)} bytes is cut short or damaged: its tensor {name} ends at byte "
-                f"{end}; fetch it again"
+                f"{found.end}; fetch it again"
             )
         return found
+
+
+def _check_version(version: int) -> None:
+    if version in VERSIONS:
+        return
+    backwards = int.from_bytes(version.to_bytes(4, "little"), "big")
+    if backwards in VERSIONS:
+        raise UnreadableFile(
+            f"it is a GGUF file in big-endian order (its version reads {version}, which is {backwards} backwards); "
+            "give one in little-endian order, such as gguf-convert-endian makes of it"
+        )
+    raise UnreadableFile(f"it is of GGUF's version {version}, where {VERSIONS[0]} or {VERSIONS[1]} can be read")
+
+
+def _check_places(tensors: tuple[GgufTensor, ...]) -> None:
+    seen: set[str] = set()
+    for tensor in tensors:
+        if tensor.name in seen:
+            raise UnreadableFile(f"it has two tensors of the name {tensor.name}; give another file")
+        seen.add(tensor.name)
+    for one, other in pairwise(sorted(tensors, key=lambda tensor: tensor.offset)):
+        if one.end > other.offset:
+            raise UnreadableFile(
+                f"its tensors {one.name} and {other.name} overlap: one ends at byte {one.end}, and the other begins at "
+                f"byte {other.offset}; fetch it again"
+            )

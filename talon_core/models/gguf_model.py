@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from talon_core.models.gguf_header import GgufHeader
+from talon_core.models.gguf_checks import checked_header
 from talon_core.models.gguf_weights import LAYOUT, StoredMatrix, StoredWeights, find_weights, said_one_by_one
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ class GgufModel:
         """Whether its weights can be read one by one; otherwise transformers reads the file.
 
         Raises:
-            UnreadableFile: if the file is damaged.
+            UnreadableFile: if the file is damaged, or no model can be made of what it says.
         """
-        return self.folder is not None or said_one_by_one(GgufHeader.read(self.path).architecture)
+        return self.folder is not None or said_one_by_one(checked_header(self.path).architecture)
 
     @property
     def source(self) -> tuple[Path, dict[str, str]]:
@@ -110,7 +110,7 @@ def read_gguf(path: Path, check: Callable[[Mapping[str, Any]], None]) -> tuple[A
     """The model that a GGUF file describes, without weights, and where these are; `check` and errors as for `load`."""
     from transformers import CONFIG_MAPPING, PretrainedConfig
 
-    header = GgufHeader.read(path)
+    header = checked_header(path)
     settings, _ = PretrainedConfig.get_config_dict(path.parent, gguf_file=path.name)
     check(settings)
     blank = blank_model(CONFIG_MAPPING[settings["model_type"]].from_dict(dict(settings)))
