@@ -108,7 +108,7 @@ class Target(ABC):
 
     weight_bits: int | None = None
     """In how many bits each weight is kept: 16 in half precision, 8 or 4 where it is quantised, the mean of all where
-    they are in a GGUF file's blocks; None if not known."""
+    some are in a GGUF file's blocks; None if not known."""
 
     context_reason: str | None = None
     """Why `context_length` is less than the model's configuration says, as a clause; None if it is not."""

@@ -296,12 +296,22 @@ def _model(session: "Session", registry: Registry, problems: list[str]) -> dict[
         "device": ", ".join(map(str, devices_of(session.model))),
         "dtype": str(session.model.dtype).removeprefix("torch."),
         "weight_bits": target.weight_bits,
+        "weights": _weights(session),
         "context_length": target.context_length,
         "vocab_size": target.vocab_size,
         "attention": getattr(getattr(target, "attention", None), "name", None),
         "accelerator": accelerator.name if accelerator is not None else None,
         "passes": _passes(target, session.model),
     }
+
+
+def _weights(session: "Session") -> str | None:
+    """How much of a model from a GGUF file is in the file's blocks; None for another model."""
+    from talon_core.models import resolve as path_of
+    from talon_core.models.gguf_model import GgufModel
+    from talon_core.runtime.blocks import Held
+
+    return str(Held.by(session.model)) if GgufModel.at(Path(path_of(session.name))) is not None else None
 
 
 def _passes(target: Any, model: Any) -> str | None:

@@ -1,12 +1,13 @@
 """In how many bits a model keeps its weights."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
 from talon_core.errors import is_whole
-from talon_core.runtime.blocks import BlockLinear
+from talon_core.runtime.blocks import InBlocks, named_weights
 
 BITS = ("bits", "w_bit")
 """What configurations of quantisation call the number: GPTQ's and AWQ's, and older ones of AWQ."""
@@ -16,10 +17,10 @@ NAMED = {"int8": 8, "float8": 8, "int4": 4, "int2": 2}
 
 
 def weight_bits(model: Any) -> int | None:
-    """The bits of a weight in a model's linear layers; None where a quantised model does not say.
+    """The bits of a weight of a model; None where a quantised model does not say.
 
-    Where layers have their weights in a GGUF file's blocks, it is the mean of all linear layers, with what blocks hold
-    besides the weights, rounded.
+    Where layers have their weights in a GGUF file's blocks, it is the mean of all weights, with what blocks hold
+    besides them, rounded: weights that do not stay in blocks, such as those of experts, count with their float32.
 
     Args:
         model: a transformers causal LM.
@@ -40,11 +41,12 @@ def weight_bits(model: Any) -> int | None:
 
 
 def _bits_of_blocks(model: Any) -> int | None:
-    """The mean of a model's linear layers; None where none has its weight in blocks."""
-    modules = model.modules() if isinstance(model, nn.Module) else ()
-    layers = [layer for layer in modules if isinstance(layer, BlockLinear | nn.Linear)]
-    if not any(isinstance(layer, BlockLinear) for layer in layers):
+    """The mean of a model's weights, each counted once; None where none is in blocks."""
+    weights = [weight for _, weight in named_weights(model)] if isinstance(model, nn.Module) else []
+    if not any(isinstance(weight, InBlocks) for weight in weights):
         return None
-    stored = [layer.data if isinstance(layer, BlockLinear) else layer.weight for layer in layers]
-    bits = 8 * sum(tensor.nbytes for tensor in stored)
-    return round(bits / sum(layer.in_features * layer.out_features for layer in layers))
+    stored = sum((weight.data if isinstance(weight, InBlocks) else weight).nbytes for weight in weights)
+    numbers = sum(
+        math.prod(weight.weight_shape) if isinstance(weight, InBlocks) else weight.numel() for weight in weights
+    )
+    return round(8 * stored / numbers)

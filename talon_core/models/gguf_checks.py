@@ -26,7 +26,7 @@ OF_LAYERS = (
 )
 """Sizes of which each is a dimension of a tensor of a layer, or divides one."""
 
-OF_ANY = ("feed_forward_length", "vocab_size")
+OF_ANY = ("feed_forward_length",)
 """Likewise, of any tensor: files of experts may say a length that no layer has."""
 
 FITTING = "give a file whose metadata fits its weights"

@@ -1,5 +1,6 @@
 """A model and its tokenizer from their files, refused in one sentence where these are damaged."""
 
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,11 @@ OF_GGUF = {"dtype", "gguf_file", "attn_implementation"}
 
 NO_TOKENIZER = "Couldn't instantiate the backend tokenizer"
 """What transformers says, in several lines, of files of which it can make none."""
+
+WORTH_SAYING = 0.1
+"""What share of a model's bytes has to be outside of blocks."""
+
+_log = logging.getLogger("talon_core.models")
 
 
 def hide_bars() -> None:
@@ -35,7 +41,8 @@ def load_model(
     """Load a model and its tokenizer.
 
     The weights of an embedded model, or of a GGUF file, stay in the file's blocks on a CPU, in layers of
-    `talon_core.runtime.blocks`; on a GPU, and in another type than float32, they become numbers of that type.
+    `talon_core.runtime.blocks`; on a GPU, and in another type than float32, they become numbers of that type. What
+    other layers have, such as experts, becomes float32 numbers, of which the log says how many bytes they take.
 
     Args:
         name: the name of an embedded model, a folder, a GGUF file, or a Hugging Face id.
@@ -58,13 +65,17 @@ def load_model(
     with _refusing(name, trust_remote_code, trusted_with):
         stored = GgufModel.at(Path(path), options.get("gguf_file"))
         if stored is not None and not {*options} - OF_GGUF and stored.in_parts:
-            return _read_gguf(stored, dequantize, options)
-        if stored is not None:
-            path, options = (
-                str(stored.path.parent),
-                {**_plain_numbers(stored), **options, "gguf_file": stored.path.name},
-            )
-        return _read(path, _where(path), {**options, "trust_remote_code": trust_remote_code})
+            loaded = _read_gguf(stored, dequantize, options)
+        else:
+            if stored is not None:
+                path, options = (
+                    str(stored.path.parent),
+                    {**_plain_numbers(stored), **options, "gguf_file": stored.path.name},
+                )
+            loaded = _read(path, _where(path), {**options, "trust_remote_code": trust_remote_code})
+    if stored is not None and not dequantize:
+        _say_what_is_wide(loaded[0], stored.path)
+    return loaded
 
 
 def export_model(name: str, folder: Path) -> None:
@@ -180,6 +191,19 @@ def _read_gguf(stored: GgufModel, dequantize: bool, options: dict[str, Any]) -> 
     )
     _check_weights(info)
     return model.eval().to("cpu" if on_cpu else "cuda"), _tokenizer_of(stored)
+
+
+def _say_what_is_wide(model: Any, file: Path) -> None:
+    """Log how much of a model is not in its file's blocks, where a share of it is not that could be meant to be."""
+    import torch
+
+    from talon_core.runtime.blocks import Held
+
+    if model.device.type != "cpu" or model.dtype != torch.float32:
+        return  # in another type, or elsewhere, nothing stays in blocks
+    held, size = Held.by(model), file.stat().st_size
+    if held.whole - held.in_blocks > WORTH_SAYING * held.whole and held.whole > size:
+        _log.warning("%s: %s (the file has %s bytes)", file.name, held, f"{size:,}")
 
 
 def _plain_numbers(stored: GgufModel) -> dict[str, Any]:

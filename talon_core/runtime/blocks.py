@@ -335,3 +335,32 @@ def named_weights(model: nn.Module) -> Iterator[tuple[str, nn.Parameter | InBloc
             if tensor is not None and id(tensor) not in seen:
                 seen.add(id(tensor))
                 yield f"{name}.{each}" if name else each, given
+
+
+@attrs.frozen
+class Held:
+    """What a model's weights take, each counted once.
+
+    Attributes:
+        in_blocks: bytes of those in blocks.
+        whole: bytes of all.
+        others: the types of those that are not in blocks, as in "float32".
+    """
+
+    in_blocks: int
+    whole: int
+    others: str
+
+    @classmethod
+    def by(cls, model: nn.Module) -> "Held":
+        """What the weights of a model take."""
+        weights = [weight for _, weight in named_weights(model)]
+        blocks = sum(weight.data.nbytes for weight in weights if isinstance(weight, InBlocks))
+        plain = [weight for weight in weights if not isinstance(weight, InBlocks)]
+        types = sorted({str(weight.dtype).removeprefix("torch.") for weight in plain})
+        return cls(blocks, blocks + sum(weight.nbytes for weight in plain), " and ".join(types))
+
+    def __str__(self) -> str:
+        """As in "4,096 of 8,192 bytes in blocks; the rest float32"."""
+        rest = f"; the rest {self.others}" if self.in_blocks < self.whole else ""
+        return f"{self.in_blocks:,} of {self.whole:,} bytes in blocks{rest}"

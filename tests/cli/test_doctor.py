@@ -11,9 +11,12 @@ from safetensors.torch import save_file
 from talon_core.cli import doctor
 from talon_core.cli.drafter_check import drafter_of_files
 from talon_core.drafter import DrafterSpec
+from talon_core.models.loading import load_model
 from talon_core.plugins.presets import Preset, save_preset
 from talon_core.plugins.registry import KINDS, Registered, Registry, load_registry
+from talon_core.runtime.blocks import Held
 from talon_core.runtime.machine import describe_machine
+from talon_tests.tiny_gguf import write_gguf
 
 
 @pytest.fixture(autouse=True)
@@ -359,3 +362,14 @@ def test_what_the_kernels_reach_is_measured(talon):
     figures = talon("doctor", "--json").answer["measured"].get("native", {})
     assert all("GB/s" in figures[name] for name in figures if "weights" in name)
     assert not figures or "memory" in figures
+
+
+def test_it_says_how_much_of_a_gguf_file_stays_in_blocks(talon, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = write_gguf(tmp_path / "tiny.gguf", {"attn_q": "Q8_0", "token_embd": "Q8_0"})
+    answer = talon("doctor", "--model", str(path), "--json").answer["model"]
+    held = Held.by(load_model(str(path))[0])
+    assert answer["weights"] == f"{held.in_blocks:,} of {held.whole:,} bytes in blocks; the rest float32"
+    assert 0 < held.in_blocks < held.whole / 4
+    assert answer["weights"] in " ".join(talon("doctor", "--model", path.name).out.split())
+    assert talon("doctor", "--model", str(model), "--json").answer["model"]["weights"] is None

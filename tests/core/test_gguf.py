@@ -76,7 +76,9 @@ def test_names_are_set_up_as_often_whatever_the_layers(tmp_path, monkeypatch):
     assert counts[0] == counts[1] > 0
 
 
-def test_experts_are_gathered_from_several_tensors(tmp_path):
+@pytest.fixture
+def of_experts(tmp_path):
+    """A model whose experts are gathered from several tensors, and so become float32 numbers."""
     experts, inner = 3, 768  # which is what transformers takes this architecture's to be
 
     def add_experts(writer):
@@ -91,10 +93,51 @@ def test_experts_are_gathered_from_several_tensors(tmp_path):
 
     dense = [f"blk.0.ffn_{name}.weight" for name in ("gate", "up", "down")]
     path = tmp_path / "tiny.gguf"
-    write_gguf(path, EVERY_KIND, "qwen3moe", untied=True, without=dense, settings=add_experts)
-    model, _ = load_model(str(path))
-    assert torch.equal(logits(model), logits(as_transformers_reads_it(path)))
+    return write_gguf(path, EVERY_KIND, "qwen3moe", untied=True, without=dense, settings=add_experts)
+
+
+def test_experts_are_gathered_from_several_tensors(of_experts):
+    model, _ = load_model(str(of_experts))
+    assert torch.equal(logits(model), logits(as_transformers_reads_it(of_experts)))
     assert len([*layers_in_blocks(model)]) == 4 + 2
+
+
+def test_the_bits_of_a_weight_are_the_mean_of_all(of_experts):
+    model, _ = load_model(str(of_experts))
+    held = {tensor.data_ptr(): tensor.nbytes for tensor in [*model.parameters(), *model.buffers()]}
+    numbers = describe_environment(model, None, None)["parameters"]
+    assert weight_bits(model) == round(8 * sum(held.values()) / numbers) > 24
+
+
+def test_what_does_not_stay_in_blocks_is_said_when_a_file_is_loaded(of_experts, file, caplog):
+    with caplog.at_level("WARNING", "talon_core.models"):
+        model, _ = load_model(str(of_experts))
+        in_blocks = sum(layer.data.nbytes for _, layer in layers_in_blocks(model))
+        whole = in_blocks + sum(tensor.nbytes for tensor in model.parameters())
+        assert [one.getMessage() for one in caplog.records] == [
+            f"tiny.gguf: {in_blocks:,} of {whole:,} bytes in blocks; the rest float32 (the file has "
+            f"{of_experts.stat().st_size:,} bytes)"
+        ]
+        assert in_blocks < 0.1 * whole
+        caplog.clear()
+        load_model(str(file))
+        for path in (file, of_experts):
+            load_model(str(path), dequantize=True)  # which was asked for
+            load_model(str(path), dtype=torch.bfloat16)
+    assert not caplog.records
+
+
+def test_what_the_file_has_as_float32_is_not_complained_of(tmp_path, caplog):
+    with caplog.at_level("WARNING", "talon_core.models"):
+        load_model(str(write_gguf(tmp_path / "tiny.gguf", "F32")))
+    assert not caplog.records
+
+
+def test_it_is_said_of_what_transformers_reads_itself_too(file, monkeypatch, caplog):
+    monkeypatch.setattr("talon_core.models.gguf_model.said_one_by_one", lambda architecture: False)
+    with caplog.at_level("WARNING", "talon_core.models"):
+        load_model(str(file))
+    assert "tiny.gguf: 0 of " in caplog.text
 
 
 def test_nothing_but_blocks_and_vectors_is_kept(file):
