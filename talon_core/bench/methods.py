@@ -24,6 +24,9 @@ from talon_core.rule import MEASURED, Lossless
 
 PLAIN = NONE
 """The method every run has: one token per pass, with the same engine as all others."""
+WRITTEN = {"llama.cpp": "llama-cpp"}
+"""Other ways to write the names of peers."""
+
 GENERATE = "generate"
 """The method that is transformers' own `model.generate`."""
 
@@ -181,18 +184,24 @@ def parse_peer(spec: str, registry: Registry | None = None) -> Method:
     """Read a peer.
 
     Args:
-        spec: for example `prompt-lookup:tokens=5`.
+        spec: for example `prompt-lookup:tokens=5`; `llama.cpp` is `llama-cpp`.
         registry: where to look the name up; everything that is installed by default.
 
     Raises:
         LookupError: if there is no such peer.
         ValueError: for a bad option.
     """
-    name = spec.strip()
+    name = _as_registered(spec.strip())
     if not name:
         raise ValueError("a peer is empty; it is written name:option=value, as talon list peers shows them")
     peer: Peer = built(registry if registry is not None else load_registry(), "peer", name)
     return Method(name, None, MEASURED, peer)
+
+
+def _as_registered(spec: str) -> str:
+    """A peer's spec with the name that it is registered by."""
+    name, colon, options = spec.partition(":")
+    return f"{WRITTEN.get(name.strip(), name)}{colon}{options}"
 
 
 def parse_methods(

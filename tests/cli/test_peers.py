@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from talon_core.bench.methods import parse_peer
 from talon_core.bench.results import MANIFEST, RESULTS
 from talon_tests.module_plugins import install
 
@@ -264,6 +265,15 @@ def test_a_peer_and_a_method_of_one_name_cannot_be_told_apart(bench, rivals, mon
     monkeypatch.setattr(rivals.Rival, "name", "ngram")
     ran, _ = bench("ngram")
     assert "'ngram' is a method and a peer, and a run tells them apart by name" in ran.refusal
+
+
+def test_llama_cpp_is_found_as_people_write_it(bench):
+    for spec in ("", ":draft=ngram-simple"):
+        written, registered = (parse_peer(f"{name}{spec}") for name in ("llama.cpp", "llama-cpp"))
+        assert written == registered
+        assert written.name == f"llama-cpp{spec}"
+    ran, _ = bench("llama.cpp:draft=magic")
+    assert "peer 'llama-cpp': 'draft' must be in" in ran.refusal
 
 
 def test_peers_are_listed_with_their_options(talon, rivals):
