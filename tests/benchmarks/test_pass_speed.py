@@ -4,6 +4,8 @@ import json
 import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 from talon_tests.tiny_gguf import write_gguf
 
@@ -23,3 +25,17 @@ def test_the_script_times_passes_in_all_four_ways(tmp_path, monkeypatch):
     assert all(0 < found["outside"] < found["milliseconds"] for found in figures["rounds"].values())
     assert figures["bytes"]["blocks"] < figures["bytes"]["float32"] / 3
     assert figures["not_recorded"] == {"float32": None, "blocks": None}
+
+
+def test_a_sample_is_the_least_of_as_many_passes_recorded_or_not(monkeypatch):
+    script = runpy.run_path(str(SCRIPT), run_name="pass_speed")
+    tree, found = SimpleNamespace(tokens=[5]), {}
+    for recorded in (False, True):
+        now, taken = [0.0], iter([0.1, *range(20, 0, -1)])  # the first one is quick, and warms up
+        target = MagicMock()
+        target.runner.run.side_effect = lambda _, now=now, taken=taken: now.__setitem__(0, now[0] + next(taken))
+        monkeypatch.setattr("time.perf_counter", lambda now=now: now[0])
+        target.vocab_size = 100
+        found[recorded] = script["_pass"](target, tree, recorded=recorded), target.runner.run.call_count
+    assert found[True] == found[False]
+    assert found[True][0] >= 1
