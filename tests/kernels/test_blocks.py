@@ -66,6 +66,19 @@ def test_a_product_has_the_bits_of_the_widened_weight(library, kind, rows, width
     assert torch.equal(together[-1:], skinny_linear(x[-1:], blocks, bias, backend="native"))
 
 
+@pytest.mark.parametrize("kind", ["F32", *KINDS])
+@pytest.mark.parametrize("biased", [False, True])
+def test_weights_without_columns_make_zeros_and_the_bias(library, kind, biased):
+    bias = torch.randn(50, generator=torch.Generator().manual_seed(0)) if biased else None
+    expected = torch.zeros(50) if bias is None else bias
+    address = None if bias is None else bias.data_ptr()
+    for rows in (1, 5, 40, 300):
+        y = torch.full((rows, 50), torch.nan)
+        of = torch.zeros(1)  # of which nothing is read
+        library.linear(of.data_ptr(), of.data_ptr(), address, y.data_ptr(), rows, 50, 0, GGMLQuantizationType[kind], 1)
+        assert torch.equal(y, expected.expand(rows, 50))
+
+
 @pytest.mark.parametrize("inputs", [512, 4096 + 256, 70_000 // 256 * 256])
 def test_wide_rows_fit_no_panel_and_change_nothing(library, inputs):
     blocks = in_blocks("Q4_K", 9, inputs)

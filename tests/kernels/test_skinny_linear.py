@@ -72,6 +72,13 @@ def test_rows_of_bfloat16_that_are_done_in_parts_have_the_same_bits(library, inp
     assert torch.equal(skinny_linear(x, weight, backend="native"), skinny_linear(x, weight.float(), backend="native"))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_without_columns_make_zeros(library, dtype):
+    for rows in (1, 5, 40, 300):
+        got = skinny_linear(numbers(rows, 0), torch.zeros((63, 0), dtype=dtype), backend="native")
+        assert torch.equal(got, torch.zeros((rows, 63)))
+
+
 def test_threads_do_not_change_bits(library, threads):
     x, weight = numbers(7, 100), numbers(1000, 100, seed=1)
     results = []

@@ -455,7 +455,7 @@ int columns(const Product *p, int64_t begin, int64_t end) {
             continue;
         }
         const int narrow = p->kind == BFLOAT16 && rows <= NARROW_BANDS * MAX_ROWS;
-        if (p->kind != FLOAT32 && !narrow) {
+        if (p->kind != FLOAT32 && !narrow && p->K > 0) {  // a panel has no turn where there are no columns
             if (widened_columns(p, m0, rows, begin, end)) return 1;
             continue;
         }
