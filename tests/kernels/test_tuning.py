@@ -11,6 +11,7 @@ import torch
 from gguf import GGMLQuantizationType
 
 from talon_core.runtime.blocks import Blocks
+from talon_kernels import native
 from talon_kernels.native import tuning
 from talon_kernels.native.tuning import (
     BY_PANELS,
@@ -20,8 +21,9 @@ from talon_kernels.native.tuning import (
     TWICE,
     WIDE,
     Plan,
+    Tried,
     apply_plans,
-    best_plans,
+    tried,
 )
 from talon_kernels.skinny_linear import skinny_linear
 from talon_tests.tiny_gguf import random_blocks
@@ -53,6 +55,10 @@ class Machine:
         return self._seconds(source, rows, self.plans[source, rows])
 
 
+def found_plans(machine, seconds=tuning.SECONDS):
+    return tuning._plans(tried(machine, {}, seconds))
+
+
 @pytest.fixture
 def timed(monkeypatch):
     """Times come from the machine, and not from a clock."""
@@ -74,7 +80,7 @@ def test_the_quickest_plan_is_found_and_followed(timed):
         return 1 + abs(plan.columns - aim.columns) + abs(plan.distance - aim.distance) + (plan.floats != aim.floats)
 
     machine = Machine(seconds)
-    plans = best_plans(machine)
+    plans = found_plans(machine)
     for rows in range(1, 5):
         assert plans[PANEL, rows] == machine.plans[PANEL, rows] == best[PANEL]
     for rows in range(1, 9):
@@ -88,7 +94,7 @@ def test_blocks_are_read_directly_where_that_is_quicker_than_by_panels(timed, pa
         return panels if source == PANEL or not plan.columns else 1 + (plan.columns != 2) + (plan.distance != 128)
 
     machine = Machine(seconds)
-    plans = best_plans(machine)
+    plans = found_plans(machine)
     for rows in range(1, 7):
         assert plans[DIRECT, rows] == machine.plans[DIRECT, rows] == (BY_PANELS if panels < 1 else Plan(2, 128))
     assert not any(source == DIRECT and rows > 6 for source, rows in plans)  # of which this machine has no tiles
@@ -98,13 +104,13 @@ def test_blocks_are_read_directly_where_that_is_quicker_than_by_panels(timed, pa
 @pytest.mark.parametrize("twice", [0.5, 1.0])
 def test_blocks_are_read_twice_where_that_is_quicker_than_by_panels(timed, twice, rows):
     machine = Machine(lambda _, own, plan: twice if own == rows and plan.columns else 1.0, rows)
-    plans = best_plans(machine)
+    plans = found_plans(machine)
     right = tuning.TWICE if twice < 1.0 else BY_PANELS
     assert plans[DIRECT, rows] == machine.plans[DIRECT, rows] == right
 
 
 def test_a_plan_that_is_hardly_quicker_is_not_taken(timed):
-    plans = best_plans(Machine(lambda source, rows, plan: 1.0 if plan == Plan(8, 2) else 0.97))
+    plans = found_plans(Machine(lambda source, rows, plan: 1.0 if plan == Plan(8, 2) else 0.97))
     assert plans[WIDE, 1] == Plan(8, 2)
 
 
@@ -117,31 +123,100 @@ def test_a_plan_is_found_though_the_machine_was_slow_while_it_was_tried_at_first
         return (1.0 if plan.columns == 4 else 2.0) * (3 if slow else 1)
 
     monkeypatch.setattr(tuning, "TRIALS", ((DIRECT, 1),))
-    assert best_plans(Machine(seconds))[DIRECT, 1].columns == 4
+    assert found_plans(Machine(seconds))[DIRECT, 1].columns == 4
 
 
-def test_trials_end_in_time(timed, monkeypatch):
-    assert best_plans(Machine(lambda *_: 1.0), seconds=-1) == {}
-    clock = iter(range(1000))
-    monkeypatch.setattr(tuning.time, "perf_counter", lambda: next(clock))
-    few = best_plans(Machine(lambda *_: 1.0), seconds=30)
-    assert 0 < len(few) < 20
+class Clock:
+    """Time that passes by the trials of a `Machine` alone, of which the process runs a share."""
+
+    def __init__(self, monkeypatch, share=1.0):
+        self.now, self.share = 0.0, share
+        monkeypatch.setattr(tuning.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(tuning.time, "process_time", lambda: self.now * self.share * torch.get_num_threads())
+
+    def machine(self, seconds=lambda source, rows, plan: 1.0, each=1.0):
+        def passing(source, rows, plan):
+            self.now += each
+            return seconds(source, rows, plan)
+
+        return Machine(passing)
 
 
-def test_rows_for_which_there_was_no_time_keep_the_plan_that_was_built_in(timed, monkeypatch):
-    """A plan that was found for other rows may be of half the speed, and was compared with nothing."""
+def test_no_plan_is_timed_when_the_time_is_over(timed, monkeypatch):
+    for seconds in (*range(40), 100, 200):
+        clock = Clock(monkeypatch)
+        found = found_plans(clock.machine(), seconds=seconds)
+        assert clock.now <= seconds + 1
+        assert found or seconds < 40
+
+
+def test_the_memory_of_trials_is_made_in_their_time(timed, monkeypatch):
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(tuning, "_cold", lambda: setattr(clock, "now", 200.0))
+    assert found_plans(clock.machine(), seconds=100) == {}
+
+
+def test_a_trial_that_ends_too_early_leaves_what_was_followed(timed, monkeypatch):
+    """A plan that was found for other rows may be of half the speed, and was compared with too little."""
     monkeypatch.setattr(tuning, "TRIALS", ((WIDE, 1), (WIDE, 4)))
-    now = [0.0]
-    monkeypatch.setattr(tuning.time, "perf_counter", lambda: now[0])
+    clock = Clock(monkeypatch)
 
     def seconds(source, rows, plan):
-        now[0] += 1.0 if rows == 1 else 100.0
+        clock.now += 0 if rows == 1 else 100
         return 1.0 if plan.columns == 1 else 2.0
 
-    machine = Machine(seconds)
-    plans = best_plans(machine, seconds=50)
+    machine = clock.machine(seconds)
+    plans = found_plans(machine, seconds=50)
     assert plans[WIDE, 1].columns == 1
-    assert plans[WIDE, 4] == machine.plans[WIDE, 4] == Plan(8, 2)
+    assert (WIDE, 4) not in plans
+    assert machine.plans[WIDE, 4] == Plan(8, 2)
+
+
+def processes(machine, count):
+    """What each of some processes finds, one after another."""
+    found = [{}]
+    for _ in range(count):
+        machine.plans.clear()
+        found.append(tried(machine, found[-1], 100.0))
+    return found[1:]
+
+
+def test_later_processes_go_on_until_all_was_tried_once(timed, monkeypatch):
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(tuning, "BUSY", 0.7)
+    machine = clock.machine(lambda source, rows, plan: 1 + abs(plan.columns - 3) + abs(plan.distance - 1))
+    found = processes(machine, 20)
+    assert 0 < len(found[0]) < len(found[1]) < len(tuning.TRIALS)
+    assert all(known.tries == 1 and known.settled for known in found[-1].values())
+    assert {*found[-1]} == {*tuning.TRIALS}
+    assert found[-1][WIDE, 4].plan == Plan(3, 1)
+    now = clock.now
+    machine.plans.clear()
+    assert tried(machine, found[-1]) == found[-1]
+    assert clock.now == now
+    assert all(machine.plans[trial] == plan for trial, plan in tuning._plans(found[-1]).items())
+
+
+def test_beside_other_work_all_is_tried_once_before_anything_is_tried_again_and_then_that_ends(timed, monkeypatch):
+    clock = Clock(monkeypatch, share=0.5)
+    monkeypatch.setattr(tuning, "BUSY", 0.7)
+    found = processes(clock.machine(), 80)
+    with_tiles = [trial for trial, known in found[-1].items() if known.plan is not None]
+    assert all(known.settled == (known.plan is None) for known in found[-1].values())
+    assert {found[-1][trial].tries for trial in with_tiles} == {tuning.TRIES}
+    for one in found:
+        tries = [one.get(trial, Tried()).tries for trial in with_tiles]
+        assert max(tries) - min(tries) <= 1
+    assert found[-1] == found[-2]
+    clock.share = 1.0  # what was tried on a busy machine is tried again on one that is not
+    assert tried(clock.machine(), found[1], 10**5)[tuning.TRIALS[-1]].settled
+
+
+def test_a_trial_that_takes_all_the_time_of_a_process_is_given_up_at_last(timed, monkeypatch):
+    monkeypatch.setattr(tuning, "TRIALS", ((WIDE, 1),))
+    clock = Clock(monkeypatch)
+    assert processes(clock.machine(each=60.0), 9)[-1] == {(WIDE, 1): Tried(None, tuning.TRIES)}
+    assert clock.now == tuning.TRIES * 120
 
 
 def test_weights_that_are_read_in_turn_come_again_when_all_others_were_read():
@@ -196,34 +271,93 @@ def test_plans_are_kept_beside_the_library_and_read_again(timed, tmp_path):
     assert apply_plans(again) == plans
     assert again.plans == machine.plans | plans
     whole = json.loads(kept.read_text())
-    kept.write_text(json.dumps(whole | {"plans": [{"source": 0}]}))
+    kept.write_text(json.dumps(whole | {"trials": [{"source": 0}]}))
     assert apply_plans(machine) == plans  # what cannot be read is tried again
-    assert json.loads(kept.read_text())["plans"][0]["plan"]
+    assert json.loads(kept.read_text())["trials"][0]["plan"]
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9])
 def test_plans_that_were_tried_beside_other_work_are_tried_again_in_a_few_later_processes(
     timed, tmp_path, monkeypatch, share
 ):
-    wall, ran = iter(range(10**6)), iter(n * share * torch.get_num_threads() for n in range(10**6))
-    tried = []
     monkeypatch.setattr(tuning, "BUSY", 0.7)
-    monkeypatch.setattr(tuning, "best_plans", lambda _: tried.append(None) or {(WIDE, 1): Plan(len(tried), 0)})
-    monkeypatch.setattr(tuning.time, "perf_counter", lambda: next(wall))
-    monkeypatch.setattr(tuning.time, "process_time", lambda: next(ran))
-    machine, plans, _ = planned(tmp_path)
+    monkeypatch.setattr(tuning, "TRIALS", ((WIDE, 1), (WIDE, 4)))
+    clock = Clock(monkeypatch, share)
+    machine = clock.machine(each=0.01)
+    machine.path = str(tmp_path / "library.so")
+    (tmp_path / "library.so").touch()
+    times = [clock.now]
     for _ in range(10):
-        plans = apply_plans(machine)
-    assert len(tried) == (tuning.TRIES if share < tuning.BUSY else 1)
-    assert plans == {(WIDE, 1): Plan(len(tried), 0)}  # of the last trials
+        apply_plans(machine)
+        times.append(clock.now)
+    assert sum(one < other for one, other in pairwise(times)) == (tuning.TRIES if share < tuning.BUSY else 1)
+
+
+def nothing_tried(machine):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "seconds", None)
+        machine.plans.clear()
+        return apply_plans(machine)
+
+
+@pytest.mark.parametrize("problem", ["a folder", PermissionError("read-only"), NotImplementedError("no flock here")])
+def test_where_no_lock_can_be_made_nothing_is_tried_and_what_is_kept_is_followed(timed, tmp_path, monkeypatch, problem):
+    machine, plans, kept = planned(tmp_path)
+    lock = kept.with_name(f"{kept.name}.lock")
+    if problem == "a folder":
+        lock.unlink(missing_ok=True)
+        lock.mkdir()
+    else:
+
+        def refuse(*_, **__):
+            raise problem
+
+        monkeypatch.setattr(tuning.filelock.FileLock, "acquire", refuse)
+    whole = json.loads(kept.read_text())
+    kept.write_text(json.dumps(whole | {"trials": whole["trials"][:2]}))  # most is left to be tried
+    assert nothing_tried(machine) == machine.plans == dict([*plans.items()][:2])
+    kept.unlink()
+    assert nothing_tried(machine) == machine.plans == {}  # what is built in
+
+
+def test_in_a_folder_that_cannot_be_written_to_nothing_is_tried(timed, tmp_path, monkeypatch):
+    machine, _, kept = planned(tmp_path)
+    kept.unlink()
+    monkeypatch.setattr(tuning.os, "access", lambda path, mode: path != tmp_path)
+    assert nothing_tried(machine) == {}
+
+
+def test_the_kernels_are_loaded_from_a_cache_in_which_no_lock_can_be_made(library, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(tuning, "_kept", lambda _: {})
+    monkeypatch.setattr(tuning.filelock.FileLock, "acquire", refuse)
+    assert native._Loader().outcome().path == library.path
+
+
+def test_who_waited_for_another_process_that_tried_does_not_try_as_well(timed, tmp_path, monkeypatch):
+    machine, plans, kept = planned(tmp_path)
+    before = json.loads(kept.read_text())
+    late = json.dumps(before | {"trials": before["trials"][:5]})
+    kept.unlink()
+    enter = tuning.filelock.FileLock.__enter__
+
+    def entered_late(lock):
+        kept.write_text(late)
+        return enter(lock)
+
+    monkeypatch.setattr(tuning.filelock.FileLock, "__enter__", entered_late)
+    assert nothing_tried(machine) == dict([*plans.items()][:5])
 
 
 def test_plans_of_another_form_are_tried_anew(timed, tmp_path):
     machine, plans, kept = planned(tmp_path)
     whole = json.loads(kept.read_text())
-    entries = whole["plans"]
+    entries = whole["trials"]
     entries[0]["plan"]["columns"] = 3
-    before = [whole | {"form": tuning.FORM - 1}, {"plans": entries}, entries]  # at first there was no number
+    of_five = {"form": 5, "tries": 1, "busy": False, "plans": [{**entries[0]}]}
+    before = [whole | {"form": tuning.FORM - 1}, of_five, {"trials": entries}, entries]  # at first there was no number
     for one in before:
         kept.write_text(json.dumps(one))
         assert apply_plans(machine) == plans
@@ -300,35 +434,50 @@ class Told:
         self.seconds, self.multiplied = max(4.0, rows), weights
 
 
+NOT_TRIED = " (built in, not tried)"
+
+
+@pytest.mark.parametrize("busy", [False, True])
 @pytest.mark.parametrize(
     ("plans", "few", "many"),
     [
-        ({}, "", ""),
+        ({}, NOT_TRIED, NOT_TRIED),
         (
             {(WIDE, 1): Plan(1, 0), (WIDE, 8): Plan(3, 2)},
             " (tiles of 1 column)",
             " (tiles of 3 columns, fetched 2 tiles ahead)",
         ),
-        ({(WIDE, 1): Plan(1, 1)}, " (tiles of 1 column, fetched 1 tile ahead)", ""),
+        ({(WIDE, 1): Plan(1, 0, 0), (WIDE, 8): None}, " (tiles of 1 column)", ""),
+        ({(WIDE, 1): Plan(1, 1)}, " (tiles of 1 column, fetched 1 tile ahead)", NOT_TRIED),
         (
             {(DIRECT, 1): Plan(4, 64), (DIRECT, 8): BY_PANELS},
             " (tiles of 4 columns, fetched 64 lines ahead)",
             " (by panels)",
         ),
-        ({(DIRECT, 8): TWICE}, "", " (read twice)"),
+        ({(DIRECT, 8): TWICE}, NOT_TRIED, " (read twice)"),
     ],
 )
 def test_products_are_told_with_their_plans_and_beside_a_sum_over_the_same_weights(
-    tmp_path, monkeypatch, plans, few, many
+    tmp_path, monkeypatch, plans, few, many, busy
 ):
     library = Told(tmp_path)
     monkeypatch.setattr(tuning, "MEASURED_MEGABYTES", 1)
     monkeypatch.setattr(tuning, "_took", lambda work, times: (work(), library.seconds)[1])
     monkeypatch.setattr(tuning, "machine_speeds", lambda library: tuning.Speeds(1e9, 1e9))
-    tuning._keep(tuning._path(library), tuning.Kept(plans))
+    monkeypatch.setattr(tuning.Watch, "busy", lambda _: busy)
+    tuning._keep(tuning._path(library), {trial: Tried(plan, 1, settled=True) for trial, plan in plans.items()})
     source = next((source for source, _ in plans), WIDE)
-    told = tuning.told_speeds(library)[tuning.NAMES[source]]
-    one, eight = told.split("; 8 rows")
+    whole = tuning.told_speeds(library)
+    assert all(line.endswith(tuning.BESIDE) == busy for line in whole.values())
+    one, eight = whole[tuning.NAMES[source]].removesuffix(tuning.BESIDE).split("; 8 rows")
     assert one.endswith(f"25% of a sum over them{few}")
     assert eight.endswith(f"of the multiplications{many}")
     assert library.multiplied == library.summed[0]
+
+
+def test_other_work_is_noticed_by_the_time_for_which_a_process_did_not_run(monkeypatch):
+    for share, busy in ((0.5, True), (0.9, False)):
+        clock = Clock(monkeypatch, share)
+        watch = tuning.Watch()
+        clock.now += 1
+        assert watch.busy() is busy

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from talon_kernels.native import Library
 
 SECONDS = 2.0
-"""Trials end after so long, whatever is left to be tried."""
+"""Trials of a process end after so long, whatever is left to be tried: later processes go on with it."""
 
 WIDE, NARROW, PANEL, DIRECT, SHORT_WIDE, SHORT_NARROW = range(6)
 """Where tiles read weights: float32, bfloat16, a panel that was widened from blocks, and the blocks themselves; and the
@@ -91,13 +91,13 @@ FINALISTS = 3
 """So many of the quickest plans are timed again, in turn with the one that all are compared with."""
 
 BUSY = 0.7
-"""Where the threads had less than this share of the time of trials to run, other work ran beside them, and the plans
-found are worth little."""
+"""Where the threads had less than this share of the time of a trial to run, other work ran beside them, and the plan
+found is worth little."""
 
-TRIES = 5
-"""So often, once in each process, plans are tried where the machine was busy each time."""
+TRIES = 3
+"""So often, once in each process, a plan is tried where the machine was busy each time."""
 
-FORM = 5
+FORM = 6
 """Of kept plans: raised with every change of what is tried, how it is timed, or what a plan's numbers mean."""
 
 GAIN = 1.05
@@ -123,12 +123,32 @@ class Plan:
 BY_PANELS = Plan(0, 0, 0)
 """Of blocks that could be read directly: they are not."""
 
-TWICE = Plan(1, 0, 0)
+TWICE = Plan(1, 0, 1)
 """Of blocks, where there are more rows than a tile has, up to twice as many: they are read directly for each half. The
-library says 2 to it, and not 1, for twice as many rows as its tiles have at most: 16 or 8 of those in `TRIALS`."""
+library says 2 to it, and not 1, for twice as many rows as its tiles have at most: 16 or 8 of those in `TRIALS`. A tile
+of one column has no panel, and so no floats."""
 
 Plans = Mapping[tuple[int, int], Plan]
 """By where tiles read weights, and by rows."""
+
+
+@attrs.frozen
+class Tried:
+    """What is known of one of `TRIALS`.
+
+    Attributes:
+        plan: what was found; None where no trial has come to its end, or the library has no tiles of so many rows.
+        tries: how many processes have tried it.
+        settled: whether one of them came to the end while no other work ran beside it.
+    """
+
+    plan: Plan | None = None
+    tries: int = attrs.field(default=0, validator=instance_of(int))
+    settled: bool = attrs.field(default=False, validator=instance_of(bool))
+
+
+Kept = Mapping[tuple[int, int], Tried]
+"""What is known of trials, in this process and those before it; nothing of those that had no turn."""
 
 
 @attrs.frozen
@@ -144,45 +164,52 @@ class Speeds:
     multiplied: float
 
 
-def apply_plans(library: Library) -> Plans:
-    """Let the library follow the plans that are kept beside it; where none are, try which are best and keep them.
+class Watch:
+    """Tells whether other work ran beside this process since the watch was made."""
 
-    Plans of another `FORM` are tried anew. A library that lies nowhere, as its folder could not be written to, keeps
-    the plans that it was built with.
+    def __init__(self) -> None:
+        self._started, self._ran = time.perf_counter(), time.process_time()
+
+    def busy(self) -> bool:
+        took = (time.perf_counter() - self._started) * torch.get_num_threads()
+        return time.process_time() - self._ran < BUSY * took
+
+
+def apply_plans(library: Library) -> Plans:
+    """Let the library follow the plans that are kept beside it; try first what is left to be tried, and keep it.
+
+    Where nothing can be kept, as beside a library that lies nowhere or in a folder that cannot be written to, nothing
+    is tried. Plans of another `FORM` are tried anew.
     """
     path = _path(library)
     kept = _kept(path)
-    if kept.to_try:
-        if not Path(library.path).exists():
-            return {}
-        with filelock.FileLock(f"{path}.lock"):  # two that try at once would time each other
-            kept = _kept(path)
-            if kept.to_try:
-                kept = _tried(library, kept)
-                _keep(path, kept)
-    for (source, rows), plan in kept.plans.items():
+    if _left(kept) and Path(library.path).exists() and os.access(path.parent, os.W_OK):
+        # Two that try at once would time each other; a file system may have no locks.
+        with contextlib.suppress(OSError, NotImplementedError), filelock.FileLock(f"{path}.lock"):
+            now = _kept(path)
+            if now == kept:  # or another process has just tried, and this one has waited for it
+                now = tried(library, kept)
+                _keep(path, now)
+            kept = now
+    plans = _plans(kept)
+    _follow(library, plans)
+    return plans
+
+
+def _plans(kept: Kept) -> Plans:
+    return {trial: known.plan for trial, known in kept.items() if known.plan is not None}
+
+
+def _follow(library: Library, plans: Plans) -> None:
+    for (source, rows), plan in plans.items():
         library.plan(source, rows, plan.columns, plan.distance, plan.floats)
-    return kept.plans
 
 
-@attrs.frozen
-class Kept:
-    """Plans, after how many trials they were found, and whether the machine was busy with other work in the last."""
-
-    plans: Plans = attrs.field(factory=dict)
-    tries: int = attrs.field(default=0, validator=instance_of(int))
-    busy: bool = attrs.field(default=True, validator=instance_of(bool))
-
-    @property
-    def to_try(self) -> bool:
-        return self.busy and self.tries < TRIES
-
-
-def _tried(library: Library, before: Kept) -> Kept:
-    started, ran = time.perf_counter(), time.process_time()
-    plans = best_plans(library)
-    took = (time.perf_counter() - started) * torch.get_num_threads()
-    return Kept(plans, before.tries + 1, busy=time.process_time() - ran < BUSY * took)
+def _left(kept: Kept) -> list[tuple[int, int]]:
+    """What is to be tried, and first what was tried the least."""
+    known = {trial: kept.get(trial, Tried()) for trial in TRIALS}
+    left = [trial for trial in TRIALS if not known[trial].settled and known[trial].tries < TRIES]
+    return sorted(left, key=lambda trial: known[trial].tries)
 
 
 def _path(library: Library) -> Path:
@@ -195,52 +222,84 @@ def _kept(path: Path) -> Kept:
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
         if kept["form"] != FORM:
-            return Kept()
-        plans = {(int(one["source"]), int(one["rows"])): Plan(**one["plan"]) for one in kept["plans"]}
-        return Kept(plans, kept["tries"], kept["busy"])
+            return {}
+        found: dict[tuple[int, int], Tried] = {}
+        for one in kept["trials"]:
+            plan = None if one["plan"] is None else Plan(**one["plan"])
+            found[int(one["source"]), int(one["rows"])] = Tried(plan, one["tries"], one["settled"])
+        return found
     except (OSError, ValueError, TypeError, KeyError):
-        return Kept()
+        return {}
 
 
 def _keep(path: Path, kept: Kept) -> None:
-    plans = [{"source": where, "rows": rows, "plan": attrs.asdict(plan)} for (where, rows), plan in kept.plans.items()]
-    text = json.dumps({"form": FORM, "tries": kept.tries, "busy": kept.busy, "plans": plans})
+    trials = [{"source": source, "rows": rows, **attrs.asdict(known)} for (source, rows), known in kept.items()]
+    text = json.dumps({"form": FORM, "trials": trials})
     with contextlib.suppress(OSError), tempfile.TemporaryDirectory(dir=path.parent) as folder:  # or it is tried again
         whole = Path(folder) / path.name
         whole.write_text(text, encoding="utf-8")
         whole.replace(path)
 
 
-def best_plans(library: Library, seconds: float = SECONDS) -> Plans:
-    """Try plans for as long as there is time; rows for which there was none keep what the library was built with."""
+class _TimeIsOver(Exception):
+    """A trial stops where it is."""
+
+
+def tried(library: Library, before: Kept, seconds: float = SECONDS) -> Kept:
+    """Go on with trials for as long as there is time, and add what they find to what is known.
+
+    A trial for which the time was short finds nothing: the library follows what it did before. Such a trial is the
+    first of the next process.
+    """
     ends = time.perf_counter() + seconds
-    found: dict[tuple[int, int], Plan] = {}
-    least: dict[tuple[int, int], float] = {}
-    before: dict[int, Plan] = {}  # the plan that was found last, of other rows
+    built_in = {trial: _planned(library, *trial) for trial in TRIALS}
+    found = dict(before)
+    _follow(library, _plans(found))
     cold, threads = _cold(), torch.get_num_threads()
-    for source, rows in TRIALS:
+
+    def took(source: int, rows: int, plan: Plan) -> float:
         if time.perf_counter() > ends:
+            raise _TimeIsOver
+        return _plan_took(library, source, rows, cold, threads, plan)
+
+    for at, trial in enumerate(_left(found)):
+        followed = {one: _planned(library, *one) for one in (trial, (DIRECT, trial[1]))}
+        known, watch = found.get(trial, Tried()), Watch()
+        try:
+            plan, direct = _found(library, trial, built_in[trial], found, took)
+        except _TimeIsOver:
+            _follow(library, followed | _plans(found))
+            if at == 0:  # all the time of a process was not enough
+                found[trial] = attrs.evolve(known, tries=known.tries + 1)
             break
-        built_in = _planned(library, source, rows)
-        if source == PANEL:
-            library.plan(DIRECT, rows, 0, 0, 0)  # or they would be read directly
-        took = partial(_plan_took, library, source, rows, cold, threads)
-        if source == DIRECT and library.plan(source, rows, *attrs.astuple(TWICE)) == 2:
-            found[source, rows], _ = _quickest([BY_PANELS, TWICE], took)
-            took(found[source, rows])
-            continue
-        plan, least[source, rows] = _better(built_in, before.get(source, built_in), took, source, ends)
-        if least[source, rows] < math.inf:
-            before[source] = found[source, rows] = plan
-            if source == DIRECT and rows > BAND and took(BY_PANELS) * GAIN < least[source, rows]:
-                plan = found[source, rows] = BY_PANELS
-            took(plan)  # the last that was tried may be another
-        direct = found.get((DIRECT, rows))
-        if source == PANEL and direct is not None:
-            if least[source, rows] * GAIN < least[DIRECT, rows]:
-                direct = found[DIRECT, rows] = BY_PANELS
-            library.plan(DIRECT, rows, direct.columns, direct.distance, direct.floats)
+        found[trial] = Tried(plan, known.tries + 1, settled=plan is None or not watch.busy())
+        if direct is not None:
+            found[DIRECT, trial[1]] = attrs.evolve(found[DIRECT, trial[1]], plan=direct)
+        _follow(library, followed | _plans(found))
     return found
+
+
+def _found(
+    library: Library, trial: tuple[int, int], built_in: Plan, known: Kept, took: Callable[[int, int, Plan], float]
+) -> tuple[Plan | None, Plan | None]:
+    """The best plan, None where there are no such tiles; and after a trial of panels that of blocks read directly."""
+    source, rows = trial
+    of = partial(took, source, rows)
+    if source == DIRECT and library.plan(source, rows, *attrs.astuple(TWICE)) == 2:
+        return _quickest([BY_PANELS, TWICE], of), None
+    if source == PANEL:
+        library.plan(DIRECT, rows, 0, 0, 0)  # or they would be read directly
+    plans = [plan for (own, _), plan in _plans(known).items() if own == source and plan not in (BY_PANELS, TWICE)]
+    plan = _better(built_in, plans[-1] if plans else built_in, of, source)  # the last is likely to be quick
+    if plan is None:
+        return None, None
+    if source == DIRECT and (rows > BAND or (PANEL, rows) in known):
+        return _quickest([plan, BY_PANELS], of), None
+    direct = known.get((DIRECT, rows), Tried()).plan if source == PANEL else None
+    if direct is None or direct == BY_PANELS:
+        return plan, direct
+    library.plan(source, rows, *attrs.astuple(plan))
+    return plan, _quickest([direct, BY_PANELS], partial(took, DIRECT, rows))
 
 
 def _planned(library: Library, source: int, rows: int) -> Plan:
@@ -259,36 +318,33 @@ def _plan_took(library: Library, source: int, rows: int, cold: Cold, threads: in
     return _took(lambda: _multiply(library, x, weights, y, KINDS[source], threads), times=1)
 
 
-def _better(first: Plan, other: Plan, took: Callable[[Plan], float], source: int, ends: float) -> tuple[Plan, float]:
-    """The best plan and its seconds, with one setting changed at a time, or the best so far when the time is over.
+def _better(first: Plan, other: Plan, took: Callable[[Plan], float], source: int) -> Plan | None:
+    """The best plan, with one setting changed at a time; None where the library knows no such tiles.
 
     Args:
         first: what the library was built with, which stays where nothing is quicker.
         other: one that is likely to be quick.
         took: seconds of a plan.
         source: where tiles read weights.
-        ends: when the time is over.
     """
     settings: list[tuple[str, tuple[int, ...]]] = [("columns", WIDTHS[::-1]), ("distance", DISTANCES[source])]
     if source == PANEL:
         settings.append(("floats", PANELS))
-    seconds = {first: took(first)}
-    if other != first and time.perf_counter() <= ends:
-        seconds[other] = took(other)
+    seconds = {plan: took(plan) for plan in dict.fromkeys((first, other))}
     for name, values in settings:
         best = min(seconds, key=seconds.__getitem__)
         for value in values:
             plan = attrs.evolve(best, **{name: value})
-            if plan not in seconds and not (time.perf_counter() > ends and seconds[best] < math.inf):
+            if plan not in seconds:
                 seconds[plan] = took(plan)
     known = sorted((plan for plan in seconds if seconds[plan] < math.inf), key=seconds.__getitem__)
-    if known == [first]:
-        return first, took(first)  # there was no time for another, or there is none
+    if not known:
+        return None
     return _quickest([first, *[plan for plan in known if plan != first][:FINALISTS]], took)
 
 
-def _quickest(plans: Sequence[Plan], took: Callable[[Plan], float]) -> tuple[Plan, float]:
-    """The quickest plan, and its seconds; the first of them where none is quicker by `GAIN`.
+def _quickest(plans: Sequence[Plan], took: Callable[[Plan], float]) -> Plan:
+    """The quickest plan; the first of them where none is quicker by `GAIN`.
 
     They are timed in turn: a machine may be slower for a while.
     """
@@ -297,7 +353,7 @@ def _quickest(plans: Sequence[Plan], took: Callable[[Plan], float]) -> tuple[Pla
         for plan in plans:
             least[plan] = min(least[plan], took(plan))
     best = min(plans, key=least.__getitem__)
-    return (best, least[best]) if least[best] * GAIN < least[plans[0]] else (plans[0], least[plans[0]])
+    return best if least[best] * GAIN < least[plans[0]] else plans[0]
 
 
 def weight_bytes(source: int) -> int:
@@ -415,21 +471,34 @@ NAMES = {WIDE: "float32 weights", NARROW: "bfloat16 weights", DIRECT: "weights i
 
 def told_speeds(library: Library) -> Mapping[str, str]:
     """What this machine does at best, what the products reach with one row and with eight, and by which plans."""
-    best, plans = machine_speeds(library), _kept(_path(library)).plans
-    told = {"memory": f"{best.read / 1e9:.1f} GB/s", "multiplications": f"{best.multiplied / 1e9:.0f} G/s"}
+    kept, watch = _kept(_path(library)), Watch()
+    best = machine_speeds(library)
+    beside = BESIDE if watch.busy() else ""
+    told = {
+        "memory": f"{best.read / 1e9:.1f} GB/s{beside}",
+        "multiplications": f"{best.multiplied / 1e9:.0f} G/s{beside}",
+    }
     for source, name in NAMES.items():
+        watch = Watch()
         found = reached(library, source)
-        few, many = (_told_plan(plans.get((source, rows)), source) for rows in (1, 8))
+        beside = BESIDE if watch.busy() else ""
+        few, many = (_told_plan(kept.get((source, rows)), source) for rows in (1, 8))
         told[name] = (
             f"1 row {found.read / 1e9:.1f} GB/s, {100 * found.read / found.summed:.0f}% of a sum over them{few}; "
             f"8 rows {found.multiplied / 1e9:.0f} G/s, {100 * found.multiplied / best.multiplied:.0f}% of the "
-            f"multiplications{many}"
+            f"multiplications{many}{beside}"
         )
     return told
 
 
-def _told_plan(plan: Plan | None, source: int) -> str:
-    """A plan behind what it reaches; nothing where none was found, and the library has the one it was built with."""
+BESIDE = "; other work ran beside this, so that it says little"
+
+
+def _told_plan(known: Tried | None, source: int) -> str:
+    """A plan behind what it reaches; nothing where there are no tiles of so many rows, and others are taken."""
+    if known is None:
+        return " (built in, not tried)"
+    plan = known.plan
     if plan is None:
         return ""
     if plan in (BY_PANELS, TWICE):
