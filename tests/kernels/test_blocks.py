@@ -79,6 +79,18 @@ def test_weights_without_columns_make_zeros_and_the_bias(library, kind, biased):
         assert torch.equal(y, expected.expand(rows, 50))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_do_not_change_bits_of_blocks(library, threads, kind):
+    inputs = 192 * 11 if kind.endswith("F16") else 768
+    blocks, x = in_blocks(kind, 250, inputs), torch.randn((45, inputs), generator=torch.Generator().manual_seed(0))
+    for rows in (1, 5, 12, 45):
+        results = []
+        for count in (1, 2):
+            threads(count)
+            results.append(skinny_linear(x[:rows], blocks, backend="native").view(torch.int32))
+        assert torch.equal(*results)
+
+
 @pytest.mark.parametrize("inputs", [512, 4096 + 256, 70_000 // 256 * 256])
 def test_wide_rows_fit_no_panel_and_change_nothing(library, inputs):
     blocks = in_blocks("Q4_K", 9, inputs)

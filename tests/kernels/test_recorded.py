@@ -15,7 +15,7 @@ from talon_core.runtime.executor import Numbers
 from talon_core.runtime.inputs import pass_inputs
 from talon_core.tree import TokenTree
 from talon_kernels.recorded.plan import arrange, set_waits
-from talon_kernels.recorded.recorder import NativeRecorder
+from talon_kernels.recorded.recorder import NativeRecorder, _Walked
 from talon_kernels.recorded.steps import Op, Operand, Step
 from talon_tests.tiny_models import ARCHITECTURES, tiny_model
 
@@ -107,16 +107,42 @@ def test_batches_of_any_trees_have_the_bits_of_the_pass(library, lengths, tokens
     passes_of(decoder.drafter.executor)
 
 
-def test_two_threads_make_the_bits_of_one(library):
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
+def test_two_threads_make_the_bits_of_one(library, threads, monkeypatch):
+    walked = []
+    answer = _Walked._answer
+
+    def noted(self, counts):
+        made = answer(self, counts)
+        walked.append([each.clone() for each in made if isinstance(each, torch.Tensor)])
+        return made
+
+    monkeypatch.setattr(_Walked, "_answer", noted)
+    found = []
+    for count in (1, 2):
+        threads(count)
+        walked.clear()
         decoder = made("gemma3")
-        decoder.generate([PROMPT, PROMPT[:9]], max_new_tokens=24)
+        decoder.generate([PROMPT, PROMPT[:9]], max_new_tokens=12)
         assert passes_of(decoder.target.runner.executor) >= 1
         assert passes_of(decoder.drafter.executor) >= 5
-    finally:
-        torch.set_num_threads(before)
+        found.append([*walked])
+    one, two = found
+    assert len(one) == len(two) >= 6
+    assert any(each.dtype is torch.float32 and each.numel() for each in one[0])
+    assert all(same_bits(first, second) for first, second in zip(one, two, strict=True))
+
+
+def same_bits(one, two):
+    pairs = zip(one, two, strict=True)
+    return all(torch.equal(first.view(torch.uint8), second.view(torch.uint8)) for first, second in pairs)
+
+
+def test_a_pass_over_a_text_of_several_parts_has_the_bits_of_the_pass(library):
+    """Attention sums up parts of 1,024 positions on their own."""
+    decoder = made("qwen3", policy="talon:budget=12", **HEADS, max_position_embeddings=2304)
+    decoder.generate(PROMPT * 61, max_new_tokens=12)  # 2,135 tokens
+    assert passes_of(decoder.target.runner.executor) >= 2
+    assert passes_of(decoder.drafter.executor) >= 5
 
 
 def test_more_nodes_than_the_tape_has_are_written_down_again(library):
@@ -237,8 +263,6 @@ def test_positions_that_a_model_does_not_know_are_told_in_words(library):
 
 
 def test_a_pass_that_gives_other_numbers_is_given_up(library, monkeypatch):
-    from talon_kernels.recorded.recorder import _Walked
-
     answer = _Walked._answer
     monkeypatch.setattr(
         _Walked,
