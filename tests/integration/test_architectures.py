@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from talon_core.decoding.loading import decoder_for_model
 from talon_core.hf.target import _context
 from talon_core.plugins.parts import Parts
 from talon_core.plugins.registry import load_registry
+from talon_core.retrieval import IndexedVocabulary, Piece, write_index
 from talon_drafters import Eagle3Recipe, HydraRecipe, MedusaRecipe
 from talon_drafters.eagle3.training import Eagle3Training
 from talon_drafters.hydra.training import HydraTraining
@@ -72,9 +74,16 @@ DRAFTERS = {
     "hybrid": "hybrid:of=draft-model[skip=1-2]+ngram",
     "conflayers": "conflayers:context=8,every=8",
     "lookahead": "lookahead:window=3,ngram=4",
+    "pld": "pld",
+    "datastore": "",
 }
-SOME = {"conflayers": ("llama", "gemma3", "gpt2", "opt"), "lookahead": ("llama", "gemma3", "gpt-oss", "deepseek-v3")}
+SOME = {
+    "conflayers": ("llama", "gemma3", "gpt2", "opt"),
+    **dict.fromkeys(("lookahead", "pld", "datastore"), ("llama", "gemma3", "gpt-oss", "deepseek-v3")),
+}
 """Drafters whose own tests have many architectures, or whose nodes are like any other's."""
+ELSEWHERE = {"eagle"}
+"""`tests/drafters/test_eagle.py` has it on targets of its own."""
 DRAFTING = [policy for policy in POLICIES if policy != "none"]
 ONCE = {
     ([*ARCHITECTURES][place % len(ARCHITECTURES)], DRAFTING[(place + 3 * turn) % len(DRAFTING)], drafter)
@@ -115,12 +124,22 @@ def model_and_truth(architecture: str, new_tokens: int = NEW_TOKENS) -> tuple[An
     return model, truth
 
 
+def datastore_of(architecture: str, folder: Path) -> Path:
+    """An index of parts of the answer, each with another token behind it: what is found is right, and then wrong."""
+    model, truth = model_and_truth(architecture)
+    parts = [[*truth[start : start + 7], WORDS[start % 3]] for start in range(0, NEW_TOKENS, 5)]
+    named = IndexedVocabulary(architecture, model.config.vocab_size, "none")
+    return write_index(folder, map(Piece, parts), named).folder
+
+
 @pytest.fixture(scope="session")
 def spec_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], str]:
-    """The spec of a drafter for an architecture; heads are made, and written where the spec says."""
+    """The spec of a drafter for an architecture; heads and datastores are made, and written where the spec says."""
 
     @cache
     def spec(architecture: str, drafter: str) -> str:
+        if drafter == "datastore":
+            return f"datastore:path={datastore_of(architecture, tmp_path_factory.mktemp('datastore') / 'index')}"
         if drafter not in HEADS:
             return DRAFTERS[drafter]
         folder, tokens = tmp_path_factory.mktemp("heads") / drafter, torch.arange(20, 80)
@@ -132,9 +151,11 @@ def spec_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], st
     return spec
 
 
-def test_every_policy_of_ours_is_in_the_matrix() -> None:
+def test_every_policy_and_drafter_of_ours_is_in_the_matrix() -> None:
     registered = load_registry().entries["tree policy"].values()
     assert {one.name for one in registered if one.plugin.startswith("talon-core:")} == set(DRAFTING)
+    drafters = load_registry().entries["drafter"].values()
+    assert {one.name for one in drafters if one.plugin.startswith("talon-core:")} == {*DRAFTERS, *ELSEWHERE}
     others = DRAFTERS.keys() - SOME.keys()
     assert {(policy, drafter) for _, policy, drafter in ONCE} >= {(p, d) for p in DRAFTING for d in others}
     assert {(architecture, drafter) for architecture, _, drafter in ONCE} == {

@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from talon_core.decoding.loading import decoder_for_model
 from talon_core.hf.bits import weight_bits
 from talon_core.plugins.parts import Parts, choose_drafter
 from talon_core.plugins.registry import load_registry
+from talon_core.retrieval import Piece, vocabulary_of, write_index
 from talon_drafters.checkpoints.files import shipped
 from talon_strategies.acceptance_head import shipped_head
 from talon_strategies.speckv import FEATURES
@@ -57,7 +59,18 @@ POLICIES = {
     "sampled-chain": "sampled-chain:length=5",
 }
 DRAFTERS = {
-    "smollm": ("ngram", "draft-model:skip=9-20", "eagle3", "hydra", "medusa", "hybrid", "lookahead", "conflayers"),
+    "smollm": (
+        "ngram",
+        "draft-model:skip=9-20",
+        "eagle3",
+        "hydra",
+        "medusa",
+        "hybrid",
+        "lookahead",
+        "conflayers",
+        "pld",
+        "datastore",
+    ),
     "gemma": ("ngram", "lookahead", "conflayers", "draft-model:skip=6-11"),
 }
 ONCE = [("smollm", policy, "ngram") for policy in POLICIES] + [
@@ -67,6 +80,8 @@ ONCE = [("smollm", policy, "ngram") for policy in POLICIES] + [
     ("smollm", "talon", "hydra"),
     ("smollm", "talon", "medusa"),
     ("smollm", "talon", "hybrid"),
+    ("smollm", "chain", "pld"),
+    ("smollm", "talon", "datastore"),
     ("gemma", "none", "ngram"),
     ("gemma", "talon", "ngram"),
     ("gemma", "eagle2", "draft-model:skip=6-11"),
@@ -108,7 +123,23 @@ def expected(request: pytest.FixtureRequest, answers: Any) -> Callable[..., list
     return answer
 
 
+@pytest.fixture(scope="session")
+def datastore_of(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """A drafter with an index of a short text by a model's tokenizer, which the answer to `LIST` has in part."""
+
+    @cache
+    def spec(name: str) -> str:
+        model, tokenizer = request.getfixturevalue(name)
+        documents = [Piece(tokenizer(LIST + "four</li>\n<li>seven</li>\n").input_ids)]
+        named = vocabulary_of(tokenizer, model.name_or_path)
+        return f"datastore:path={write_index(tmp_path_factory.mktemp('datastore') / 'index', documents, named).folder}"
+
+    return spec
+
+
 def _decoder(request: pytest.FixtureRequest, model: str, policy: str, drafter: str) -> Decoder:
+    if drafter == "datastore":
+        drafter = request.getfixturevalue("datastore_of")(model)
     made: Decoder = request.getfixturevalue("shared_target")(*request.getfixturevalue(model), Parts(drafter, policy))
     return made
 
