@@ -70,6 +70,7 @@ def timed(monkeypatch):
     monkeypatch.setattr(tuning, "_plan_took", plan_took)
     monkeypatch.setattr(tuning, "_cold", lambda: None)
     monkeypatch.setattr(tuning, "BUSY", 0.0)
+    monkeypatch.setattr(tuning, "busy_beside", lambda _: False)
 
 
 def test_the_quickest_plan_is_found_and_followed(timed):
@@ -334,6 +335,26 @@ def test_the_kernels_are_loaded_from_a_cache_in_which_no_lock_can_be_made(librar
     monkeypatch.setattr(tuning, "_kept", lambda _: {})
     monkeypatch.setattr(tuning.filelock.FileLock, "acquire", refuse)
     assert native._Loader().outcome().path == library.path
+
+
+def test_beside_other_work_the_first_process_tries_alone(timed, tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning, "busy_beside", lambda _: True)
+    machine, plans, kept = planned(tmp_path)
+    assert plans
+    whole = json.loads(kept.read_text())
+    kept.write_text(json.dumps(whole | {"trials": whole["trials"][:5]}))
+    assert nothing_tried(machine) == dict([*plans.items()][:5])
+    monkeypatch.setattr(tuning, "busy_beside", lambda _: False)
+    assert apply_plans(machine).keys() == plans.keys()
+
+
+def test_whether_other_work_runs_is_seen_at_once(library, monkeypatch):
+    ran = tuning.time.process_time
+    for share, busy in ((0.0, True), (1e6, False)):
+        monkeypatch.setattr(tuning.time, "process_time", lambda share=share: share * ran())
+        before = tuning.time.perf_counter()
+        assert tuning.busy_beside(library) is busy
+        assert tuning.time.perf_counter() - before >= tuning.LOOK_SECONDS
 
 
 def test_who_waited_for_another_process_that_tried_does_not_try_as_well(timed, tmp_path, monkeypatch):

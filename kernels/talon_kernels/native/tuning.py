@@ -94,7 +94,10 @@ BUSY = 0.7
 """Where the threads had less than this share of the time of a trial to run, other work ran beside them, and the plan
 found is worth little."""
 
-TRIES = 3
+LOOK_SECONDS = 0.02
+"""So long a process looks whether other work runs beside it before it goes on with trials of another one."""
+
+TRIES = 5
 """So often, once in each process, a plan is tried where the machine was busy each time."""
 
 FORM = 6
@@ -179,7 +182,8 @@ def apply_plans(library: Library) -> Plans:
     """Let the library follow the plans that are kept beside it; try first what is left to be tried, and keep it.
 
     Where nothing can be kept, as beside a library that lies nowhere or in a folder that cannot be written to, nothing
-    is tried. Plans of another `FORM` are tried anew.
+    is tried. Plans of another `FORM` are tried anew. The first process tries whatever runs beside it; later ones go on
+    when nothing does, as they would find little, and slowly.
     """
     path = _path(library)
     kept = _kept(path)
@@ -187,7 +191,8 @@ def apply_plans(library: Library) -> Plans:
         # Two that try at once would time each other; a file system may have no locks.
         with contextlib.suppress(OSError, NotImplementedError), filelock.FileLock(f"{path}.lock"):
             now = _kept(path)
-            if now == kept:  # or another process has just tried, and this one has waited for it
+            # Where they differ another process has just tried, and this one has waited for it.
+            if now == kept and not (kept and busy_beside(library)):
                 now = tried(library, kept)
                 _keep(path, now)
             kept = now
@@ -196,7 +201,15 @@ def apply_plans(library: Library) -> Plans:
     return plans
 
 
-def _plans(kept: Kept) -> Plans:
+def busy_beside(library: Library) -> bool:
+    """Whether other work runs beside what all of torch's threads do now."""
+    watch, ends, out = Watch(), time.perf_counter() + LOOK_SECONDS, torch.zeros(1)
+    while time.perf_counter() < ends:
+        library.multiply(100_000, torch.get_num_threads(), out.data_ptr())
+    return watch.busy()
+
+
+def _plans(kept: Kept) -> dict[tuple[int, int], Plan]:
     return {trial: known.plan for trial, known in kept.items() if known.plan is not None}
 
 
