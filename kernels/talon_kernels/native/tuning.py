@@ -28,8 +28,8 @@ from torch import Tensor
 if TYPE_CHECKING:
     from talon_kernels.native import Library
 
-SECONDS = 2.0
-"""Trials of a process end after so long, whatever is left to be tried: later processes go on with it."""
+SECONDS, LATER_SECONDS = 2.0, 1.0
+"""Trials of the first process end after so long, whatever is left to be tried, and those of later ones, which go on."""
 
 WIDE, NARROW, PANEL, DIRECT, SHORT_WIDE, SHORT_NARROW = range(6)
 """Where tiles read weights: float32, bfloat16, a panel that was widened from blocks, and the blocks themselves; and the
@@ -193,7 +193,7 @@ def apply_plans(library: Library) -> Plans:
             now = _kept(path)
             # Where they differ another process has just tried, and this one has waited for it.
             if now == kept and not (kept and busy_beside(library)):
-                now = tried(library, kept)
+                now = tried(library, kept, LATER_SECONDS if kept else SECONDS)
                 _keep(path, now)
             kept = now
     plans = _plans(kept)
