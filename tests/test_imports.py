@@ -43,6 +43,7 @@ IMPORTED_BESIDES = {
     "talon_strategies.bandit": {"plugins"},
     "talon_strategies.fitting.__main__": {"trace"},
     "talon_strategies.fitting.examples": {"trace"},
+    "talon_strategies.fitting.texts": {"plugins", "trace"},
     "talon_strategies.schedules.cached": {"plugins"},
     "talon_strategies.taps": {"plugins"},
 }
