@@ -38,6 +38,7 @@ IMPORTED_BESIDES = {
     "talon_drafters.conflayers.drafter": {"hf"},
     "talon_drafters.draft_model.drafter": {"hf"},
     "talon_drafters.hybrid.drafter": {"engine"},
+    "talon_drafters.hybrid.fitting": {"engine", "plugins", "trace"},
     "talon_drafters.hybrid.options": {"plugins"},
     "talon_drafters.hydra.drafter": {"hf"},
     "talon_strategies.bandit": {"plugins"},
