@@ -38,6 +38,17 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def kept_answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What drafters of texts have said along traces is kept apart from the user's own; models are the user's."""
+    from talon_core.trace import answers
+
+    folder = tmp_path_factory.mktemp("answers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(answers, "cache_folder", lambda: folder)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def found_plugins() -> Iterator[None]:
     """Plugins are looked for anew only where a folder of `sys.path` has changed: most decoders look for them."""
     from talon_core.plugins import registry

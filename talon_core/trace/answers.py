@@ -17,8 +17,9 @@ from talon_core.basics.paths import cache_folder, write_whole_bytes
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.checked_drafter import checked_depth, checked_hash, opened
 from talon_core.engine.text_target import TextTarget
-from talon_core.trace.asking import rows_of
-from talon_core.trace.code import code_of, package_code
+from talon_core.plugins.specs import spelled
+from talon_core.trace.asking import whole_rows_of
+from talon_core.trace.code import code_is_known, code_of, package_code
 from talon_core.trace.columns import Rows, TextTrace, padding
 from talon_core.trace.folder import UNFINISHED, Trace
 from talon_core.trace.oracle import along_rows
@@ -36,6 +37,10 @@ class Answers:
         spec: of a drafter that `reads_texts`.
         trace: of the texts.
 
+    Attributes:
+        key: tells what is kept from what would be said by another drafter, with other files or other code, and of
+            another trace. Where the code cannot be told, as of a class in a notebook, nothing is kept.
+
     Raises:
         ValueError: if the drafter's files are not there.
         PluginError: if it breaks its contract; the message names it.
@@ -45,13 +50,13 @@ class Answers:
         self.spec, self.trace = spec, trace
         sizes = ASKED.candidates, ASKED.depth, ASKED.nodes, ASKED.least
         code = f"{package_code(Answers)} {code_of(spec)}"  # the former asks, and writes the files
-        told = f"{trace.fingerprint} {sizes} {code} {checked_hash(spec)}"
-        self._key = hashlib.sha256(told.encode()).hexdigest()[:16]
+        self.key = _hashed(f"{trace.fingerprint} {sizes} {code} {checked_hash(spec)}")
+        self._keeps = code_is_known(spec)
 
     @property
     def folder(self) -> Path:
-        """Where the files are."""
-        return cache_folder() / "answers" / self._key
+        """Where the files are: one for each trace and each drafter's options. A file tells the rest of `key` itself."""
+        return cache_folder() / "answers" / _hashed(f"{self.trace.fingerprint} {self.spec.name} {spelled(self.spec)}")
 
     @cached_property
     def max_depth(self) -> int | None:
@@ -68,31 +73,36 @@ class Answers:
             PluginError: if the drafter breaks its contract; the message names it.
         """
         file = self.folder / self.trace.file(text.set, text.prompt).name
-        found = self._kept(file, text)
+        found = self._kept(file, text) if self._keeps else None
         if found is None:
-            rows = _narrowed(rows_of(self.spec, text, self.trace, ASKED))
-            found = attrs.evolve(text, rows=rows, along=along_rows(rows, text.ids[text.prompt_tokens :].tolist()))
-            self._keep(file, found)
-        assert found.rows is not None
-        return found if found.rows.whole.all() else None
+            rows = whole_rows_of(self.spec, text, self.trace, ASKED)
+            if rows is None:
+                return None
+            along = along_rows(rows, text.ids[text.prompt_tokens :].tolist())
+            found = attrs.evolve(text, rows=_narrowed(rows), along=along, law=None)
+            if self._keeps:
+                self._keep(file, found)
+        return found
 
     def _kept(self, file: Path, text: TextTrace) -> TextTrace | None:
         """What is in a file; None where it is none, damaged, or of a text that was another one."""
-        if not file.is_file():
-            return None
         try:
             found = TextTrace.read(file)
             if found.rows is not None:
                 found.rows.check(np.arange(len(found.rows.above)), found.rows.width, self.trace["target"]["vocab_size"])
         except (OSError, ValueError):
             return None
-        same = found.of == self._key and found.rows is not None and np.array_equal(found.ids, text.ids)
-        return attrs.evolve(text, rows=found.rows, along=found.along) if same else None
+        same = found.of == self.key and found.rows is not None and np.array_equal(found.ids, text.ids)
+        return attrs.evolve(text, rows=found.rows, along=found.along, law=None) if same else None
 
     def _keep(self, file: Path, text: TextTrace) -> None:
         with suppress(OSError):  # then it is asked again
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_whole_bytes(file, text.to_bytes(self._key), UNFINISHED)
+            write_whole_bytes(file, text.to_bytes(self.key), UNFINISHED)
+
+
+def _hashed(told: str) -> str:
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 def _narrowed(rows: Rows) -> Rows:

@@ -1,7 +1,7 @@
 """What a drafter of texts would offer along a text, asked when it is wanted."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -9,7 +9,8 @@ import numpy as np
 
 from talon_core.candidates import Candidates
 from talon_core.choices import SeededChoices
-from talon_core.drafter import Committed, Drafter, DrafterSpec, Frontier
+from talon_core.drafter import Committed, Drafter, DrafterSpec, Frontier, Proposed
+from talon_core.drawn import Drawn
 from talon_core.engine.checked_drafter import checked_depth, opened
 from talon_core.engine.drafting import DraftLimits, draft_tree
 from talon_core.engine.offers import Offers
@@ -41,6 +42,16 @@ def rows_of(spec: DrafterSpec, text: TextTrace, trace: Trace, superset: Superset
     along = _Asking(spec, text, trace, superset)
     for _ in along:
         along.note()
+    return along.notes.rows()
+
+
+def whole_rows_of(spec: DrafterSpec, text: TextTrace, trace: Trace, superset: Superset) -> Rows | None:
+    """The same; None where it knows more candidates of a node than are asked for, at once when that shows."""
+    along = _Asking(spec, text, trace, superset)
+    for _ in along:
+        along.note()
+        if not along.notes.latest_are_whole:
+            return None
     return along.notes.rows()
 
 
@@ -112,13 +123,18 @@ class _Asking:
 
 
 class _Noting(Offers):
-    """A drafter whose answers are noted when they are checked; nobody asks for the draft passes."""
+    """A drafter whose answers are noted when they are checked, with the draft passes that they took."""
 
     def __init__(self, drafter: Drafter, notes: Notes) -> None:
         super().__init__(drafter)
-        self._notes = notes
+        self._notes, self._passes = notes, 0
+
+    def ask(self, frontiers: Sequence[Frontier], draws: Sequence[Mapping[int, Drawn]]) -> Proposed:
+        found = super().ask(frontiers, draws)
+        self._passes = found.draft_passes
+        return found
 
     def checked(self, given: Candidates, asked: Frontier, vocab_size: int) -> Candidates:
         found = super().checked(given, asked, vocab_size)
-        self._notes.note(asked, found, 0)
+        self._notes.note(asked, found, self._passes)
         return found

@@ -79,6 +79,9 @@ class TraceDrafter(Drafter):
             cut = {node for node, row, whole in pairs if row != NO_ROW and not whole}
             self._cut |= cut
             self.unanswered += len(cut)
+        if width > 1 and tokens[:, -1].max() < 0:  # a drafter that knows no more offers no more
+            known = max(1, int((tokens >= 0).sum(axis=1).max()))
+            tokens, logp = tokens[:, :known], logp[:, :known]
         path_logp = tree.path_logp.take(nodes)[:, None] + logp
         layer = tree.depths.item(nodes.item(0))
         passes = rows.passes.item(position, layer) if layer < rows.passes.shape[1] else 0

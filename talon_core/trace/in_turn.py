@@ -65,6 +65,8 @@ class InTurn(LearningForest):
         self._seen = len(forest.layers)
 
     def _root(self, forest: Forest) -> None:
+        if checked_budgets(self.policies[0]) != self._budgets:  # by which trees of all are bounded
+            raise Unusual
         self._places = np.zeros(forest.size, dtype=np.int64)
         self._trees = {}
         tokens = forest.tokens.tolist()
@@ -149,7 +151,7 @@ class InTurn(LearningForest):
         )
 
     def observe_forest(self, round_: ForestRound) -> None:
-        raise NotImplementedError("each policy is told of its own round")
+        """Nothing: each policy is told of its own round, by whoever goes through the texts."""
 
     def hand_back(self) -> None:
         pass

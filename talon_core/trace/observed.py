@@ -69,6 +69,11 @@ class Notes:
         self._starts.append(len(self._above))
 
     @property
+    def latest_are_whole(self) -> bool:
+        """Whether the rows of the current position hold all that the drafter knows there."""
+        return all(self._whole[self._starts[-1] :])
+
+    @property
     def drafted_from(self) -> list[int]:
         """The nodes of the current tree that have rows, in the order of their rows."""
         return [*self._row_of]

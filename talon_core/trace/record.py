@@ -195,6 +195,7 @@ class Recorder:
 
         Raises:
             ValueError: if the folder has another trace or something else, or somebody is recording into it.
+            PluginError: if the drafter breaks its contract; the message names it.
         """
         find_trace(folder)  # refuses a folder of something else, before anything is put there
         folder.mkdir(parents=True, exist_ok=True)

@@ -261,10 +261,10 @@ class Replay:
         try:
             found = _Text(self, method, text, Recorded(drafter, self._target.vocab_size)).replayed()
         except PluginError:
-            if drafter.law_asked:
+            if drafter.law_asked or drafter.unanswered:
                 return None
             raise
-        return None if drafter.law_asked or found.outside else found
+        return None if drafter.law_asked or drafter.unanswered else found
 
     def lacks_costs(self, method: Method, text: TextTrace) -> bool:
         """Whether a method's policy asks for costs that nobody gave, tried on one text; arguments and errors as `text`.

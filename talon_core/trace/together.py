@@ -412,7 +412,9 @@ class OneAfterTheOther(SideBySide):
         costs, timed = self._costs, self._replay.timed
         for number in going.tolist():
             policy, text = learning.policies[number], self._texts.texts[number]
-            if type(policy).observe is TreePolicy.observe:
+            with blaming("tree policy", policy, "observe"):
+                listens = getattr(policy.observe, "__func__", None) is not TreePolicy.observe
+            if not listens:
                 continue
             context = int(self._contexts[grown.positions[number]])
             parts = {} if costs is None else grown.parts(number, costs, context, self._untold[number], timed)
@@ -481,7 +483,12 @@ def together(
 def _one_after_the_other(
     replay: Replay, method: Method, policies: Sequence[TreePolicy], texts: SeveralTexts, most: int | None
 ) -> OneAfterTheOther | None:
-    """None where a policy draws, asks for laws, or answers what is unusual or wrong: each text by itself tells what."""
+    """None where a policy draws, asks for laws, serves several texts, or answers what is unusual or wrong.
+
+    Then each text is tried by itself, which tells what is wrong.
+    """
+    if len({*map(id, policies)}) < len(policies):
+        return None
     if replay.trace["settings"]["laws"] or any(policy.children != "deterministic" for policy in policies):
         return None
     if len(policies) * checked_budget(policies[0], "draft_budget") > NODES:
@@ -489,6 +496,6 @@ def _one_after_the_other(
     in_turn = InTurn(policies, [replay.policy_choices(text) for text in texts.texts])
     try:
         found = OneAfterTheOther(replay, method, in_turn, texts, most)
-    except PluginError:
+    except (PluginError, ValueError):
         return None
     return None if in_turn.law_asked else found

@@ -29,7 +29,7 @@ from talon_core.trace.replay import Method, Replay
 from talon_core.trace.run import replayed, tried_on
 from talon_core.trace.trying import Done, Trying
 from talon_core.tree import TokenTree
-from talon_drafters import Ngram
+from talon_drafters import HybridSpec, Ngram
 from talon_strategies import Chain, Match
 from talon_tests.prices import PricesByLength
 
@@ -74,7 +74,7 @@ def test_policies_have_the_rounds_that_they_have_where_it_is_asked_again(
 ) -> None:
     texts = [*trace]
     Trying(Replay(trace), texts).done(method_of(f"{drafter}/chain", trace))
-    monkeypatch.setattr(module, "rows_of", refuse)  # all is known by now
+    monkeypatch.setattr(module, "whole_rows_of", refuse)  # all is known by now
     monkeypatch.setattr(trying, "FEWEST", 2)
     alone = []
     for costs in (None, PricesByLength()):
@@ -168,7 +168,7 @@ def test_what_is_kept_is_read_and_not_asked_for(kept_in: Path, monkeypatch: pyte
     first = [answers_of(trace).of(text) for text in trace]
     (folder,) = kept_in.iterdir()
     assert len([*folder.iterdir()]) == 4
-    monkeypatch.setattr(module, "rows_of", refuse)
+    monkeypatch.setattr(module, "whole_rows_of", refuse)
     for one, text in zip(first, trace, strict=True):
         again = answers_of(trace).of(text)
         assert one is not None
@@ -243,29 +243,85 @@ def test_it_is_kept_apart_by_options_files_code_and_trace(
     tiny: Any, recorded: Callable[..., Trace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = read_trace(SHIPPED)
-    of = [Answers(spec, trace).folder for spec in (Ngram(), Ngram(max_match=3), OfFiles(), OfFiles(contents="new"))]
-    of.append(Answers(Ngram(), recorded(tiny, "ngram")).folder)
+    of = [Answers(spec, trace) for spec in (Ngram(), Ngram(max_match=3), OfFiles(), OfFiles(contents="new"))]
+    of += [Answers(HybridSpec("ngram+pld"), trace), Answers(Ngram(), recorded(tiny, "ngram"))]
     monkeypatch.setattr(code, "digest", lambda where: "another")
-    of.append(Answers(Ngram(), trace).folder)
-    assert len({*of}) == len(of)
-    assert Answers(Ngram(), trace).folder == of[-1]
+    of.append(Answers(Ngram(), trace))
+    assert len({one.key for one in of}) == len(of)
+    assert Answers(Ngram(), trace).key == of[-1].key
+    assert len({one.folder for one in of}) == len(of) - 1  # the code is told by the files, which are written again
+
+
+def test_what_other_code_has_said_is_asked_for_again(kept_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = read_trace(SHIPPED)
+    text = next(iter(trace))
+    asked: list[int] = []
+    ask = module.whole_rows_of
+    monkeypatch.setattr(module, "whole_rows_of", lambda *told: asked.append(1) or ask(*told))
+    answers_of(trace).of(text)
+    monkeypatch.setattr(code, "digest", lambda where: "another")
+    for _ in range(2):
+        answers_of(trace).of(text)
+    assert len(asked) == 2
+    assert len([*kept_in.rglob("*.safetensors")]) == 1
+
+
+def test_of_code_that_nobody_can_tell_nothing_is_kept(kept_in: Path) -> None:
+    @attrs.frozen
+    class InAFunction(Ngram):
+        name = "in-a-function"
+
+    trace = read_trace(SHIPPED)
+    for text in trace:
+        assert Answers(InAFunction(), trace).of(text) is not None
+    assert not kept_in.exists()
+
+
+def test_laws_of_the_recorded_drafter_are_not_those_of_another(
+    tiny: Any, recorded: Callable[..., Trace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = recorded(tiny, laws=True, max_new_tokens=8, nodes=2, depth=2)
+    monkeypatch.setattr(trying, "FEWEST", 2)
+    for policy in (AsksForLaws(length=1), NeedsLaws(length=1)):
+        method, replay = Method(policy.name, policy, Match(), Ngram()), Replay(trace)
+        assert Trying(replay, [*trace]).done(method) == asking_anew(replay, method)
+
+
+@attrs.frozen
+class ByWidth(Chain):
+    """Looks at how many candidates it is shown."""
+
+    name = "by-width"
+
+    def width(self, tree: TokenTree) -> int:
+        return 0 if len(tree) > self.length else 9
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        return Growth(candidates.best(1 + candidates.width % 2)[: self.budget - len(tree)])
+
+
+@pytest.mark.parametrize("fewest", [2, 99])
+def test_as_many_candidates_are_shown_as_it_offers(trace: Trace, fewest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trying, "FEWEST", fewest)
+    method, replay = Method("by-width", ByWidth(length=6), Match(), Ngram()), Replay(trace)
+    assert Trying(replay, [*trace]).done(method) == asking_anew(replay, method)
 
 
 def test_another_process_finds_it() -> None:
     program = (
         "from pathlib import Path; from talon_core.trace.answers import Answers; from talon_drafters import Ngram; "
         "from talon_core.trace.folder import read_trace; import sys; "
-        "print(Answers(Ngram(), read_trace(Path(sys.argv[1]))).folder.name)"
+        "print(Answers(Ngram(), read_trace(Path(sys.argv[1]))).key)"
     )
     told = subprocess.run([sys.executable, "-c", program, str(SHIPPED)], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == answers_of(read_trace(SHIPPED)).folder.name
+    assert told.stdout.strip() == answers_of(read_trace(SHIPPED)).key
 
 
 def test_a_recording_asks_a_drafter_of_texts(
     tiny: Any, recorder: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = recorder(tiny, "ngram").run(tmp_path / "trace").trace
-    monkeypatch.setattr(module, "rows_of", refuse)
+    monkeypatch.setattr(module, "whole_rows_of", refuse)
     assert all(answers_of(trace).of(text) is not None for text in trace)
     (tried,) = replayed(trace, [method_of("chain", trace)], 1).tried
     assert tried.totals.outside == 0

@@ -15,7 +15,7 @@ import numpy as np
 from talon_core.drafter import Committed, Frontier, Retriever
 from talon_core.engine.checked_drafter import opened
 from talon_core.engine.text_target import TextTarget
-from talon_core.errors import one_line
+from talon_core.errors import PluginError, one_line
 from talon_core.plugins.parts import built
 from talon_core.plugins.registry import load_registry
 from talon_core.trace.columns import TextTrace
@@ -113,7 +113,7 @@ def fit_of(stories: Sequence[Sequence[Before]], constants: Constants) -> Fit:
                     weight = trust.beside({0: one.share}, one.best)
                     prob = weight * one.own / one.found + (1.0 - weight) * prob
                     comes = trust.comes(one.share)
-                    guesses.append(log(comes if one.came else 1.0 - comes))
+                    guesses.append(log(max(comes if one.came else 1.0 - comes, LEAST)))
                 mixture.append(log(max(prob, LEAST)))
             if one.share:
                 trust.learn(one.share, one.came)
@@ -121,7 +121,7 @@ def fit_of(stories: Sequence[Sequence[Before]], constants: Constants) -> Fit:
 
 
 def fitted(stories: Sequence[Sequence[Before]]) -> Constants:
-    """Constants that are better than all that differ from them in one, by a last step or more."""
+    """What is reached from the shipped constants, one at a time, by ever smaller steps that each make it better."""
     best, known = FITTED, fit_of(stories, FITTED).total
     for halved in range(1 + HALVED):
         for name, step in STEPS.items():
@@ -157,6 +157,8 @@ def told(trace: Trace, look_up: str) -> dict[str, Any]:
             f"--look-up is '{look_up}', which is no Retriever; give ngram, pld or datastore"
         )
     stories = [story(text, trace, retriever) for text in trace]
+    if len(stories) < 2:
+        raise ValueError(f"the trace in '{trace.folder}' has {len(stories)} texts; there must be at least 2")
     learnt_from = [one for place, one in enumerate(stories) if place % EACH]
     held_out = stories[::EACH]
     best = fitted(learnt_from)
@@ -215,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         found = told(read_trace(given.trace), given.look_up)
-    except (OSError, LookupError, ValueError) as error:
+    except (OSError, LookupError, ValueError, PluginError) as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

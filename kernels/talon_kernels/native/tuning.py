@@ -189,7 +189,8 @@ def apply_plans(library: Library) -> Plans:
     kept = _kept(path)
     if _left(kept) and Path(library.path).exists() and os.access(path.parent, os.W_OK):
         # Two that try at once would time each other; a file system may have no locks.
-        with contextlib.suppress(OSError, NotImplementedError), filelock.FileLock(f"{path}.lock"):
+        lock = filelock.FileLock(f"{path}.lock", timeout=SECONDS + 1)  # one that is held longer is not waited for
+        with contextlib.suppress(OSError, NotImplementedError), lock:
             now = _kept(path)
             # Where they differ another process has just tried, and this one has waited for it.
             if now == kept and not (kept and busy_beside(library)):
@@ -509,7 +510,7 @@ BESIDE = "; other work ran beside this, so that it says little"
 
 def _told_plan(known: Tried | None, source: int) -> str:
     """A plan behind what it reaches; nothing where there are no tiles of so many rows, and others are taken."""
-    if known is None:
+    if known is None or (known.plan is None and not known.settled):
         return " (built in, not tried)"
     plan = known.plan
     if plan is None:
