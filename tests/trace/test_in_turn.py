@@ -198,7 +198,8 @@ def test_a_policy_that_draws_is_not_asked_in_turn() -> None:
 )
 def test_what_is_unusual_is_tried_text_by_text(policy: TreePolicy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trying, "FEWEST", 2)
-    method, replay = Method(policy.name, policy, Match()), Replay(SHIPPED_TRACE)
+    # not timed, as some learn from seconds
+    method, replay = Method(policy.name, policy, Match()), Replay(SHIPPED_TRACE, timed=False)
     assert together(replay, method, SeveralTexts([*SHIPPED_TRACE])) is None
     done = Trying(replay, [*SHIPPED_TRACE]).done(method)
     assert done == [Done.of(replay.text(method, text)) for text in SHIPPED_TRACE]
