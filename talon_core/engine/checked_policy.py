@@ -122,10 +122,19 @@ def tell(policy: TreePolicy, round_: Round) -> None:
     Raises:
         PluginError: if it fails; the message names the policy.
     """
+    if listens(policy):
+        with blaming("tree policy", policy, "observe"):
+            policy.observe(round_.copied())
+
+
+def listens(policy: TreePolicy) -> bool:
+    """Whether a policy wants to be told of rounds.
+
+    Raises:
+        PluginError: if it fails to say so; the message names it.
+    """
     with blaming("tree policy", policy, "observe"):
-        observe = policy.observe
-        if getattr(observe, "__func__", None) is not TreePolicy.observe:
-            observe(round_.copied())
+        return getattr(policy.observe, "__func__", None) is not TreePolicy.observe
 
 
 def checked_kind(policy: TreePolicy) -> ChildrenKind:

@@ -1,13 +1,14 @@
 """In how many bits a model keeps its weights."""
 
-import math
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 from torch import nn
 
 from talon_core.errors import is_whole
-from talon_core.runtime.blocks import InBlocks, named_weights
+from talon_core.runtime.blocks import Held, named_weights
+from talon_core.runtime.weights import shape_of
 
 BITS = ("bits", "w_bit")
 """What configurations of quantisation call the number: GPTQ's and AWQ's, and older ones of AWQ."""
@@ -42,11 +43,7 @@ def weight_bits(model: Any) -> int | None:
 
 def _bits_of_blocks(model: Any) -> int | None:
     """The mean of a model's weights, each counted once; None where none is in blocks."""
-    weights = [weight for _, weight in named_weights(model)] if isinstance(model, nn.Module) else []
-    if not any(isinstance(weight, InBlocks) for weight in weights):
+    held = Held.by(model) if isinstance(model, nn.Module) else None
+    if held is None or not held.in_blocks:
         return None
-    stored = sum((weight.data if isinstance(weight, InBlocks) else weight).nbytes for weight in weights)
-    numbers = sum(
-        math.prod(weight.weight_shape) if isinstance(weight, InBlocks) else weight.numel() for weight in weights
-    )
-    return round(8 * stored / numbers)
+    return round(8 * held.whole / sum(prod(shape_of(weight)) for _, weight in named_weights(model)))

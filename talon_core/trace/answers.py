@@ -113,13 +113,8 @@ def _narrowed(rows: Rows) -> Rows:
 
 def of_one_width(texts: Sequence[TextTrace]) -> list[TextTrace]:
     """Texts with rows, of as many candidates each as the widest of them have."""
-    width = max((_rows_of(text).width for text in texts), default=0)
-    return [attrs.evolve(text, rows=_widened(_rows_of(text), width)) for text in texts]
-
-
-def _rows_of(text: TextTrace) -> Rows:
-    assert text.rows is not None
-    return text.rows
+    width = max((text.recorded.width for text in texts), default=0)
+    return [attrs.evolve(text, rows=_widened(text.recorded, width)) for text in texts]
 
 
 def _widened(rows: Rows, width: int) -> Rows:

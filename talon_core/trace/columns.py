@@ -179,6 +179,12 @@ class TextTrace:
     law: Callable[[str, int], FloatArray] | None = None
 
     @property
+    def recorded(self) -> Rows:
+        """Its rows, where there are such."""
+        assert self.rows is not None
+        return self.rows
+
+    @property
     def positions(self) -> int:
         """Places at which a round may begin: one for each new token."""
         return len(self.ids) - self.prompt_tokens

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from talon_core.candidates import Candidates, NoLaws
+from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.engine.checked_policy import checked_budgets, checked_children
 from talon_core.engine.growing import given_array
@@ -14,10 +14,9 @@ from talon_core.forest import Forest, ForestCandidates, ForestNodes
 from talon_core.forest_grower import ForestGrowth
 from talon_core.forest_learner import ForestRound, LearningForest
 from talon_core.policy import Growth, TreePolicy
+from talon_core.trace.drafter import NO_LAWS
 from talon_core.tree import FloatArray, IntArray, TokenTree, tree_of
 from talon_core.tree_arrays import begins_of, by_number, joined
-
-NO_LAWS = NoLaws()
 
 
 class Unusual(Exception):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from talon_core.trace.columns import NO_ROW, Rows, TextTrace, check_offered, padding, tokens_of
+from talon_core.trace.columns import NO_ROW, TextTrace, check_offered, padding, tokens_of
 from talon_core.tree import IntArray
 from talon_core.tree_arrays import places_of
 
@@ -31,7 +31,7 @@ class SeveralTexts:
 
     def __init__(self, texts: Sequence[TextTrace]) -> None:
         self.texts = texts
-        self.rows = [_rows_of(text) for text in texts]
+        self.rows = [text.recorded for text in texts]
         self.width = self.rows[0].width
         for text, rows in zip(texts, self.rows, strict=True):
             if rows.width != self.width:
@@ -189,8 +189,3 @@ class SeveralTexts:
 
 def _starts(counts: Sequence[int]) -> IntArray:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-
-
-def _rows_of(text: TextTrace) -> Rows:
-    assert text.rows is not None
-    return text.rows

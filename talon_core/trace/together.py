@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from talon_core.engine.checked_policy import checked_budget, tell
+from talon_core.engine.checked_policy import checked_budget, listens, tell
 from talon_core.engine.growing_forest import GrowingForest
 from talon_core.engine.plain import NoDrafter
 from talon_core.errors import PluginError, blaming
@@ -16,6 +16,7 @@ from talon_core.forest_grower import ForestGrower, forest_grower, serve_alike
 from talon_core.forest_learner import ForestRound, LearningForest, beside, forest_learners
 from talon_core.forest_planner import ForestPlanner, RoundCounts, TreePlan, counting_planner, forest_planner, plan_of
 from talon_core.policy import TreePolicy
+from talon_core.rounds import Round
 from talon_core.trace.answers import Answers
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.grown import Grown
@@ -69,6 +70,11 @@ class _Growing:
         growing = GrowingForest(policy, roots, deepest, self._vocab_size, target["eos"], contexts)
         self._grown.append(Grown.at(growing, self._texts, positions, self._vocab_size))
         return self._grown[-1]
+
+    def _played(self, grown: Grown, tree: int, text: TextTrace, context: int, untold: Untold) -> Round:
+        """The round with a tree, as a policy is told of it while the text goes on; `untold` is that of `priced`."""
+        parts = {} if self._costs is None else grown.parts(tree, self._costs, context, untold, self._replay.timed)
+        return grown.round(tree, text.ids[context:], tuple(behind(parts, 0.0)), context)
 
     @cached_property
     def _by_grown(self) -> list[tuple[Grown, IntArray, IntArray]]:
@@ -249,9 +255,8 @@ class Planned(_Growing):
 
     def _rounds(self, policy: ForestPlanner, text: TextTrace, first: int, end: int) -> Iterator[tuple[int, int, int]]:
         """Go through a text; where each round begins, in which of `_grown` its tree is, and which one there."""
-        new, costs = text.ids[text.prompt_tokens :], self._costs
         position, untold = first, Untold(text.prompt_tokens)
-        listens = type(policy).drafted is not ForestPlanner.drafted
+        hears_of_layers = type(policy).drafted is not ForestPlanner.drafted
         counting = counting_planner(policy)
         while position < end:
             which = self._planned(policy, position)
@@ -260,15 +265,14 @@ class Planned(_Growing):
             if tree in grown.faults:
                 grown.check(ints([tree]), self._vocab_size)
             nodes, drafted_nodes, step = grown.numbers[tree]
-            if listens:
+            if hears_of_layers:
                 with blaming("tree policy", policy, "drafted"):
                     policy.drafted([*grown.asked(tree)] if self._able[position] else None)
             if counting is not None:
                 with blaming("tree policy", policy, "observe_counts"):
                     counting.observe_counts(RoundCounts(nodes, drafted_nodes, step - 1, step, context))
             else:
-                parts = {} if costs is None else grown.parts(tree, costs, context, untold, self._replay.timed)
-                round_ = grown.round(tree, new[position - first :], tuple(behind(parts, 0.0)), context)
+                round_ = self._played(grown, tree, text, context, untold)
                 with blaming("tree policy", policy, "observe"):
                     policy.observe(round_)
             yield position, which, tree
@@ -409,16 +413,11 @@ class OneAfterTheOther(SideBySide):
         return super()._round(learning, positions, goes_on)
 
     def _tell(self, learning: LearningForest, grown: Grown, new: IntArray, going: IntArray) -> None:
-        costs, timed = self._costs, self._replay.timed
         for number in going.tolist():
             policy, text = learning.policies[number], self._texts.texts[number]
-            with blaming("tree policy", policy, "observe"):
-                listens = getattr(policy.observe, "__func__", None) is not TreePolicy.observe
-            if not listens:
-                continue
-            context = int(self._contexts[grown.positions[number]])
-            parts = {} if costs is None else grown.parts(number, costs, context, self._untold[number], timed)
-            tell(policy, grown.round(number, text.ids[context:], tuple(behind(parts, 0.0)), context))
+            if listens(policy):
+                context = int(self._contexts[grown.positions[number]])
+                tell(policy, self._played(grown, number, text, context, self._untold[number]))
 
 
 @attrs.frozen(eq=False)
