@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Set
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 import attrs
 import numpy as np
@@ -25,6 +25,10 @@ CLAIMED: Final = "claimed"
 MEASURED: Final = "measured"
 
 
+DrawnOrder = Literal["in-turn", "leaves-first"]
+"""In which order drawn children are tested, as `AcceptanceRule.tests`."""
+
+
 @attrs.frozen(eq=False)
 class Accepted:
     """The outcome of a walk.
@@ -36,12 +40,14 @@ class Accepted:
         features: where the drafter asked for them, the target's hidden states at these nodes, shape
             `(path, features)`; None from a rule, which knows of none.
         laws_on_host: as `Round.laws_on_host`; 0 from a rule, which does not count what it asks for.
+        numbers: where the target has tested drawn children by itself, how many numbers it has used; 0 from a rule.
     """
 
     path: IntArray
     token: int
     features: "Tensor | None" = None
     laws_on_host: int = 0
+    numbers: int = 0
 
 
 class AcceptanceRule(ABC):
@@ -85,6 +91,18 @@ class AcceptanceRule(ABC):
     Where it says `follows_argmax` too, and the target can draw by itself on its device, it is not asked: the target
     goes as far as the tree holds what was drawn."""
 
+    tests: ClassVar[DrawnOrder | None] = None
+    """How it tests drawn children, where that and draws from the target's law are all that it does; None where it does
+    anything else.
+
+    - "in-turn": at a node each child c in the order of the draws is accepted with probability min(1, r(c) / q(c)). Here
+      r is the target's law, and q the law of the draws. A rejection makes r norm((r - q)+), and where children were
+      drawn without replacement, q loses c. Where all were rejected the token is drawn from r.
+    - "leaves-first": a node is tested when all below it are rejected, as `talon_strategies.rules.traversal` writes it.
+
+    Where the target can draw by itself on its device, it is not asked: the target makes the same tests with the same
+    numbers."""
+
     @abstractmethod
     def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
         """Walk down from the root.
@@ -109,6 +127,9 @@ def fault_of_claims(rule: "AcceptanceRule | type[AcceptanceRule]") -> str | None
         said: Any = getattr(rule, claim)
         if not isinstance(said, bool):
             return f"has {claim} = {written(said)}; it must be True or False"
+    order: Any = getattr(rule, "tests", None)
+    if order is not None and order not in get_args(DrawnOrder):
+        return f"has tests = {written(order)}; it must be None or one of {', '.join(map(repr, get_args(DrawnOrder)))}"
     return None
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from talon_core.rule import Accepted
+from talon_core.rule import Accepted, DrawnOrder
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
 if TYPE_CHECKING:
@@ -28,6 +28,30 @@ NO_TOKEN = -1
 
 
 @attrs.frozen(eq=False)
+class DrawnTests:
+    """How the drawn children of a tree are tested before tokens are drawn.
+
+    Attributes:
+        order: as `AcceptanceRule.tests`.
+        tree: with what its children were drawn from.
+    """
+
+    order: DrawnOrder
+    tree: TokenTree
+
+    @property
+    def most_numbers(self) -> int:
+        """How many numbers tests and draws take at most."""
+        if self.order == "leaves-first":
+            return len(self.tree) + 1
+        upto: list[int] = []
+        for node, parent in enumerate(self.tree.parents.tolist()):
+            tests = len(self.tree.drawn[node].tokens) if node in self.tree.drawn else 0
+            upto.append(tests + 1 + (upto[parent] if node else 0))
+        return max(upto)
+
+
+@attrs.frozen(eq=False)
 class NodeDraws:
     """How the token after each node of a tree is taken, of all nodes at once.
 
@@ -38,11 +62,14 @@ class NodeDraws:
         numbers: with which the token after each node is drawn, as `Foreseen` says; shape `(nodes,)`, float64, in
             [0, 1), in steps of 2^-53. The law is the softmax of the warped scores, in float64. None takes the most
             likely token.
+        tests: of drawn children, which come first; None if there are none. The numbers are not the nodes' then: they
+            are the next ones, as many as any walk needs, and each test and each draw takes the first that is left.
     """
 
     warpers: "tuple[Processor, ...]"
     ends: frozenset[int]
     numbers: FloatArray | None
+    tests: DrawnTests | None = None
 
 
 NOTHING_DRAWN: Mapping[int, NodeDraws] = {}

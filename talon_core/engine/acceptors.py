@@ -7,9 +7,9 @@ from talon_core.choices import Choices, Foreseen
 from talon_core.engine.processors import prefix_free
 from talon_core.errors import naming, written
 from talon_core.request import Request
-from talon_core.rule import AcceptanceRule
+from talon_core.rule import AcceptanceRule, Accepted, DrawnOrder
 from talon_core.sampling import Processor
-from talon_core.target import NodeDraws, Target
+from talon_core.target import DrawnTests, NodeDraws, Target
 from talon_core.tree import FloatArray, TokenTree
 
 NOT_WALKED = "the target left the tree to the rule: texts beside it end with other tokens, or a processor failed"
@@ -50,8 +50,8 @@ class Acceptor:
             offered: gets the slot; where the target is never asked it gets nothing.
         """
 
-    def used(self, count: int) -> None:
-        """The target has taken so many tokens."""
+    def used(self, accepted: Accepted) -> None:
+        """The target has chosen this by itself: the numbers that it has drawn with are used."""
 
 
 @attrs.frozen(eq=False)
@@ -104,8 +104,32 @@ class Draws(Acceptor):
         numbers = _told(self.choices, int(tree.depths.max()) + 1)
         offered.drawn[slot] = NodeDraws(self.warpers, self.ends, numbers[tree.depths])
 
-    def used(self, count: int) -> None:
-        self.choices.used(count)
+    def used(self, accepted: Accepted) -> None:
+        self.choices.used(len(accepted.path))
+
+
+@attrs.frozen(eq=False)
+class ChildrenTested(Acceptor):
+    """The target tests drawn children, so that the path is the one that the rule would choose.
+
+    Attributes:
+        order: as `AcceptanceRule.tests`.
+        warpers: as for `NodeDraws`.
+        ends: likewise.
+        choices: the rule's randomness; numbers are used when the target has made tests and draws with them.
+    """
+
+    order: DrawnOrder
+    warpers: tuple[Processor, ...]
+    ends: frozenset[int]
+    choices: Foreseen
+
+    def offer(self, slot: int, tree: TokenTree, offered: Offered) -> None:
+        tests = DrawnTests(self.order, tree)
+        offered.drawn[slot] = NodeDraws(self.warpers, self.ends, _told(self.choices, tests.most_numbers), tests)
+
+    def used(self, accepted: Accepted) -> None:
+        self.choices.used(accepted.numbers)
 
 
 class Acceptors:
@@ -121,9 +145,10 @@ class Acceptors:
         self._can_draw = target.can_draw
         self._follows_warped = rule.follows_argmax
         self._follows_draws = rule.follows_argmax and rule.follows_target
+        self._tests: DrawnOrder | None = rule.tests
         self._any_tree = rule.follows_target
         self._any_greedy_tree = rule.follows_argmax and not rule.lossy
-        self._does_more = f"{naming('rule', rule)} does not simply follow the target's tokens"
+        self._does_more = f"{naming('rule', rule)} does more than follow the target's tokens and test drawn ones"
 
     def of(self, request: Request, choices: Choices) -> Acceptor:
         """Who accepts the tokens of a sequence.
@@ -138,7 +163,7 @@ class Acceptors:
         if not self._can_draw:
             return Acceptor(any_tree, None)
         drawing = request.sampling.do_sample
-        if not (self._follows_draws if drawing else self._follows_warped):
+        if not (self._follows_draws or self._tests if drawing else self._follows_warped):
             return Acceptor(any_tree, self._does_more)
         warpers = prefix_free(request.sampling.processors)
         if isinstance(warpers, str):
@@ -147,6 +172,8 @@ class Acceptors:
             return MostLikelyWarped(any_tree, NOT_WALKED, NodeDraws(warpers, request.eos, None))
         if not isinstance(choices, Foreseen):
             return Acceptor(any_tree, f"what {type(choices).__name__} will draw with is not known beforehand")
+        if self._tests is not None:
+            return ChildrenTested(any_tree, NOT_WALKED, self._tests, warpers, request.eos, choices)
         return Draws(any_tree, NOT_WALKED, warpers, request.eos, choices)
 
 

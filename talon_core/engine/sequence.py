@@ -174,7 +174,7 @@ class Sequence:
         Raises:
             ValueError: if there was no law to draw from.
         """
-        self.acceptor.used(len(accepted.path))
+        self.acceptor.used(accepted)
         if accepted.token == NO_TOKEN:
             raise no_law(self.length + len(accepted.path) - 1)
         return accepted

@@ -301,7 +301,10 @@ class ModelRunner:
         made, walks = self.executor.walk(inputs, self._outputs, "outputs", slots, ends, unwalked, drawn)
         ran = _ran(inputs, made)
         features = self.executor.walked_rows(ran.features, inputs, walks) if ran.features is not None else {}
-        return ran, {slot: Accepted(path, token, features.get(slot)) for slot, (path, token) in walks.items()}
+        return ran, {
+            slot: Accepted(walk.path, walk.token, features.get(slot), numbers=walk.numbers)
+            for slot, walk in walks.items()
+        }
 
     def commit(self, paths: Mapping[int, IntArray]) -> None:
         """Keep these of the staged nodes of each slot, ascending, and forget the others."""

@@ -13,14 +13,15 @@ from torch import Tensor
 
 from talon_core.attention import AttentionBackend, DeviceBackend, PackedLayout, PackedShape, TreeLayout
 from talon_core.runtime.cache import bucket
-from talon_core.runtime.draws import as_words, next_tokens, of_words
+from talon_core.runtime.draws import as_words, of_words
 from talon_core.runtime.executor import NOTHING, Executor, HostExecutor, Made, Numbers, TreeView, check_numbers
 from talon_core.runtime.inputs import PassInputs
+from talon_core.runtime.next_tokens import next_tokens
 from talon_core.runtime.pages import PADDING, PAGE_ROWS, PagedCache
 from talon_core.runtime.passes import TreePass
-from talon_core.runtime.recording import Recorder, Walks
+from talon_core.runtime.recording import Recorder, Walk, Walks
 from talon_core.runtime.recordings import Recorded, Recordings
-from talon_core.runtime.transfers import Outbox, fetched, sent
+from talon_core.runtime.transfers import Outbox, fetched, sent_together
 from talon_core.target import ALL_WALKED, NOTHING_DRAWN, NodeDraws
 from talon_core.tree import IntArray
 
@@ -260,6 +261,7 @@ class DeviceExecutor(Executor):
             walked = len(own) - unwalked.get(slot, 0)
             parents[slot][:walked] = own[:walked]
         more = {"parents": np.concatenate(parents)}
+        used: Tensor | None = None
         failed: set[int] = set()
         if drawn:
             # what is done with scores differs from request to request, so it is launched behind the recorded pass
@@ -267,17 +269,21 @@ class DeviceExecutor(Executor):
             more["high"], more["low"] = as_words(starts, drawn)
             made, given = self._run(inputs, self._drawing(work, kind), more)
             numbers = of_words(given.more["high"], given.more["low"])
-            tokens, failed = next_tokens(made[0], numbers, starts, slots, drawn)
-            walks, self._walked = self._follow(tokens, given, ends)
+            followed = next_tokens(made[0], numbers, starts, slots, drawn, unwalked)
+            used, failed = followed.numbers, followed.failed
+            walks, self._walked = self._follow(followed.tokens, given, ends, followed.within)
         else:
             walks, self._walked, made = self._run(inputs, self._walking(work, kind, ends), more)
-        found = fetched(walks).numpy().astype(np.int64)  # the round's only copy to the host
-        paths = {
-            slot: (found[row, 2 : 2 + found[row, 0]], int(found[row, 1]))
-            for row, slot in enumerate(_taking(inputs))
-            if slot in slots and slot not in failed
-        }
-        self.cache.committed({slot: len(path) for slot, (path, _) in paths.items()})
+        told = walks if used is None else torch.cat([walks.flatten(), used.int()])
+        every = fetched(told).numpy().astype(np.int64).ravel()  # the round's only copy to the host
+        found, numbers_of = every[: walks.numel()].reshape(walks.shape), every[walks.numel() :]
+        paths = {}
+        for row, slot in enumerate(_taking(inputs)):
+            if slot in slots and slot not in failed:
+                count, token = found[row, :2].tolist()
+                tested = slot in drawn and drawn[slot].tests is not None
+                paths[slot] = Walk(found[row, 2 : 2 + count], token, int(numbers_of[slot]) if tested else 0)
+        self.cache.committed({slot: len(walk.path) for slot, walk in paths.items()})
         return made, paths
 
     @torch.inference_mode()
@@ -310,11 +316,11 @@ class DeviceExecutor(Executor):
         if not walks:
             return {}
         # their places are on the device already; what is behind a path's end is the row of some node
-        longest = max(len(path) for path, _ in walks.values())
+        longest = max(len(walk.path) for walk in walks.values())
         places = self._walked[:, :longest].reshape(-1).clamp(max=len(rows) - 1)
         found = rows.index_select(0, places)
         row_of = {slot: row for row, slot in enumerate(_taking(inputs))}
-        return {slot: found[row_of[slot] * longest :][: len(path)] for slot, (path, _) in walks.items()}
+        return {slot: found[row_of[slot] * longest :][: len(walk.path)] for slot, walk in walks.items()}
 
     def _plain(self, work: Callable[[TreeView], T], kind: Hashable, fill: Mapping[str, int]) -> _Kind[T]:
         return _Kind(kind, lambda given: work(self._view(given)), fill)
@@ -337,13 +343,23 @@ class DeviceExecutor(Executor):
         if ends not in self._ends:
             self._ends[ends] = torch.tensor(sorted(ends), dtype=torch.int32, device=self.device)
 
-    def _follow(self, tokens: Tensor, given: _DevicePass, ends: frozenset[int]) -> tuple[Tensor, Tensor]:
+    def _follow(
+        self, tokens: Tensor, given: _DevicePass, ends: frozenset[int], within: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Walk along the tokens after the nodes, shape `(queries,)`, and commit.
+
+        Args:
+            tokens: likewise.
+            given: the pass.
+            ends: tokens that end the texts.
+            within: whether a path may go to a node, shape `(queries,)`; None for to all.
 
         Returns:
             What `greedy_walk` does, and the queries of the accepted nodes by sequence.
         """
         layout, parents = given.layout, given.more["parents"]
+        if within is not None:
+            parents = torch.where(within, parents, -1)
         longest = layout.depths.shape[1]
         walks = self._backend.greedy_walk(tokens, given.ids, parents, layout.sequences, self._ends[ends], longest)
         self._move(layout.sequences, walks, given.table)
@@ -362,9 +378,7 @@ class DeviceExecutor(Executor):
             walk[0] = len(path)
             walk[2 : 2 + len(path)] = path
         arrays = sequences, walks, self.cache.table([*paths])
-        ends = np.cumsum([array.size for array in arrays])[:-1].tolist()
-        numbers = sent(np.concatenate([array.ravel() for array in arrays]), self.device).tensor_split(ends)
-        self._move(*(own.reshape(array.shape) for own, array in zip(numbers, arrays, strict=True)))
+        self._move(*sent_together(arrays, self.device))
         self.cache.committed({slot: len(path) for slot, path in paths.items()})
 
     def call(self, kind: Hashable, function: Callable[..., T], *inputs: Tensor) -> T:

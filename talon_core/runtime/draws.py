@@ -1,7 +1,6 @@
-"""The tokens after all nodes of a pass at once, on the device of their scores: warped, and then drawn or the best."""
+"""Tokens of many rows of scores at once, on the device of the scores: warped, and then drawn or the best."""
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,6 @@ MOST_SCORES = 1 << 24
 
 LOW_BITS, BITS = 27, 53
 """Of the 53 bits of a number that is drawn with, how many are sent apart: a pass is sent numbers of 32 bits."""
-
-BEST = NodeDraws((), frozenset(), None)
-"""The most likely token of the raw scores."""
 
 
 def draw_tokens(scores: Tensor, numbers: Tensor) -> Tensor:
@@ -40,7 +36,23 @@ def draw_tokens(scores: Tensor, numbers: Tensor) -> Tensor:
     missing = -scores.shape[1] % BLOCK
     if missing:
         scores = F.pad(scores, (0, missing), value=-torch.inf)
-    law = torch.softmax(scores.double(), dim=-1).view(len(scores), -1, BLOCK)  # (rows, blocks, BLOCK)
+    return draw_from(torch.softmax(scores.double(), dim=-1), numbers)
+
+
+def draw_from(laws: Tensor, numbers: Tensor) -> Tensor:
+    """As `draw_tokens`, from the laws themselves.
+
+    Args:
+        laws: shape `(rows, vocab)`, float64, not negative.
+        numbers: shape `(rows,)`, float64, in [0, 1).
+
+    Returns:
+        Tokens, shape `(rows,)`, int64; `NO_TOKEN` where a law sums to nothing, or holds NaN.
+    """
+    missing = -laws.shape[1] % BLOCK
+    if missing:
+        laws = F.pad(laws, (0, missing))
+    law = laws.view(len(laws), -1, BLOCK)  # (rows, blocks, BLOCK)
     sums = law.sum(-1)
     upto = sums.cumsum(-1)  # (rows, blocks)
     total = upto[:, -1:]
@@ -84,74 +96,31 @@ def take_tokens(scores: Tensor, draws: NodeDraws, numbers: Tensor) -> Tensor:
 
 
 def _taken(scores: Tensor, draws: NodeDraws, numbers: Tensor) -> Tensor:
+    scores = warped(scores, draws)
+    return scores.argmax(-1) if draws.numbers is None else draw_tokens(scores, numbers)
+
+
+class WarperError(Exception):
+    """One of the user's processors has raised an error."""
+
+
+def warped(scores: Tensor, draws: NodeDraws) -> Tensor:
+    """Raw scores as tokens are taken by them, shape `(rows, vocab)`, at least float32.
+
+    Raises:
+        WarperError: if a processor raises an error, of which it is the reason.
+    """
     if scores.dtype in (torch.bfloat16, torch.float16):
         scores = scores.float()
     none: Any = scores.new_empty((len(scores), 0), dtype=torch.int64)
     for warp in draws.warpers:
-        scores = warp(none, scores)
-    return scores.argmax(-1) if draws.numbers is None else draw_tokens(scores, numbers)
-
-
-def next_tokens(
-    logits: Tensor, numbers: Tensor, starts: IntArray, slots: Collection[int], drawn: Mapping[int, NodeDraws]
-) -> tuple[Tensor, set[int]]:
-    """The token after each node of some trees. Trees whose scores are warped alike are served together.
-
-    Args:
-        logits: raw scores of all trees, one after another, shape `(queries, vocab)`.
-        numbers: to draw with, shape `(queries,)`, float64, in [0, 1).
-        starts: where the nodes of each slot start, shape `(slots + 1,)`.
-        slots: of the trees.
-        drawn: how tokens are taken; the best of the raw scores in the other slots.
-
-    Returns:
-        Tokens, shape `(queries,)`, int64, `NO_TOKEN` for other slots' nodes, and the slots whose warpers have raised.
-    """
-    tokens = torch.full((len(logits),), NO_TOKEN, device=logits.device)
-    alike: dict[Hashable, list[int]] = {}
-    for slot in sorted(slots):
-        alike.setdefault(_key(drawn.get(slot, BEST)), []).append(slot)
-    failed: set[int] = set()
-    for own in alike.values():
-        rows = _rows(starts, own)
         try:
-            found = take_tokens(_joined(logits, rows), drawn.get(own[0], BEST), _joined(numbers, rows))
+            scores = warp(none, scores)
         except torch.OutOfMemoryError:
             raise
-        except Exception:
-            failed.update(own)  # each of them finds it again where it ends one text alone
-            continue
-        ends = np.cumsum([0, *(of.stop - of.start for of in rows)]).tolist()
-        for of, (start, end) in zip(rows, pairwise(ends), strict=True):
-            tokens[of] = found[start:end]
-    return tokens, failed
-
-
-def _key(draws: NodeDraws) -> Hashable:
-    """The same only for those that do the same to scores."""
-    # what has no attributes, as a function, is nobody else's equal
-    warpers = tuple((type(warp), tuple(map(_told, vars(warp).items())) or id(warp)) for warp in draws.warpers)
-    return draws.numbers is None, warpers
-
-
-def _told(attribute: tuple[str, Any]) -> Hashable:
-    name, value = attribute
-    return name, type(value), value if isinstance(value, int | float | str) else id(value)
-
-
-def _rows(starts: IntArray, slots: Sequence[int]) -> list[slice]:
-    """The rows of some slots, ascending; neighbours together."""
-    rows: list[slice] = []
-    for slot in slots:
-        start, end = int(starts[slot]), int(starts[slot + 1])
-        if rows and rows[-1].stop == start:
-            start = rows.pop().start
-        rows.append(slice(start, end))
-    return rows
-
-
-def _joined(of: Tensor, rows: Sequence[slice]) -> Tensor:
-    return of[rows[0]] if len(rows) == 1 else torch.cat([of[each] for each in rows])
+        except Exception as error:
+            raise WarperError(str(error)) from error
+    return scores
 
 
 def as_words(starts: IntArray, drawn: Mapping[int, NodeDraws]) -> tuple[IntArray, IntArray]:
@@ -159,11 +128,11 @@ def as_words(starts: IntArray, drawn: Mapping[int, NodeDraws]) -> tuple[IntArray
 
     Args:
         starts: where the nodes of each slot start, shape `(slots + 1,)`.
-        drawn: by slot, for whole trees; nodes that nothing is drawn for have 0.
+        drawn: by slot, for whole trees; nodes that nothing is drawn for have 0, and so have those of trees with tests.
     """
     numbers: FloatArray = np.zeros(int(starts[-1]))
     for slot, draws in drawn.items():
-        if draws.numbers is not None:
+        if draws.numbers is not None and draws.tests is None:
             numbers[starts[slot] : starts[slot + 1]] = draws.numbers
     whole = (numbers * 2.0**BITS).astype(np.int64)
     return whole >> LOW_BITS, whole & ((1 << LOW_BITS) - 1)

@@ -319,7 +319,7 @@ class Executor(ABC):
             By slot, shape `(path, ..)`, in memory of their own.
         """
         starts = inputs.layout.starts
-        return {slot: _lasting(rows, path, int(starts[slot])) for slot, (path, _) in walks.items()}
+        return {slot: _lasting(rows, walk.path, int(starts[slot])) for slot, walk in walks.items()}
 
     @abstractmethod
     def forget(self) -> None:
@@ -439,7 +439,7 @@ class HostExecutor(Executor):
 
         best, made = self.run(inputs, chosen, ("walk", kind))
         walks = self._recorder.greedy_walks(inputs, best, slots, ends, unwalked)
-        self.cache.commit({slot: path for slot, (path, _) in walks.items()}, self._mover())
+        self.cache.commit({slot: walk.path for slot, walk in walks.items()}, self._mover())
         return made, walks
 
     def best_numbers(self, scores: Tensor, width: int) -> Tensor:

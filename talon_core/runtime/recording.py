@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -19,8 +19,23 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Walks = dict[int, tuple[IntArray, int]]
-"""By slot the accepted nodes, int64, and the token after them."""
+
+class Walk(NamedTuple):
+    """A path through a tree.
+
+    Attributes:
+        path: the accepted nodes, shape `(path,)`, int64.
+        token: what follows them.
+        numbers: as `Accepted.numbers`.
+    """
+
+    path: IntArray
+    token: int
+    numbers: int = 0
+
+
+Walks = dict[int, Walk]
+"""By slot."""
 
 
 class Recorder(ABC):

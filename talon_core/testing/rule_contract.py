@@ -11,20 +11,24 @@ from hypothesis import strategies as st
 
 from talon_core.certificates.store import TOLERANCE
 from talon_core.certify.exact import Law, completed, distance
-from talon_core.choices import Choices, ScriptedChoices, enumerate_outcomes
+from talon_core.choices import Choices, ScriptedChoices, SeededChoices, enumerate_outcomes
 from talon_core.drawn import KINDS
 from talon_core.engine.walking import checked_walk
 from talon_core.errors import blaming
-from talon_core.rule import AcceptanceRule, Accepted
+from talon_core.rule import AcceptanceRule, Accepted, DrawnOrder
 from talon_core.table import TableDrafter
 from talon_core.testing.claims import check_class, made, require, steady, unexplained
 from talon_core.testing.drawing import Shape, draw_tree, shapes
 from talon_core.testing.strategies import laws
 from talon_core.testing.table import TableLaws
+from talon_core.testing.tested import where_tests_lead
 from talon_core.tree import FloatArray, TokenTree
 
 _WEIGHTS = st.sampled_from([1.0, 2.0, 3.0, 5.0, 9.0, 0.0, 1e-12])
 """Mostly small numbers, which are easy to follow."""
+
+SEEDS = 3
+"""Walks with different numbers in which a rule's tests are compared with those that it says it makes."""
 
 MOST_OUTCOMES = 3000
 """A trial with more outcomes than this is left out, and another one is tried."""
@@ -37,8 +41,8 @@ def check_rule(make: Callable[[], AcceptanceRule], *, max_examples: int = 200) -
     random laws of the drafter and of the target. The drawing of the tree and the walk are run once for every way in
     which they can come out. Each walk must be a path from the root, and end at a token that ends the text. The laws
     must be asked for at accepted nodes only, unless the rule looks ahead. At temperature 0 a rule that follows the
-    argmax must do so. And all walks together, completed by the target's own draws, must have the target's law; of a
-    lossy rule that is not asked.
+    argmax must do so. One that says how it tests drawn children must come to the same with the same numbers. And all
+    walks together, completed by the target's own draws, must have the target's law; of a lossy rule that is not asked.
 
     Args:
         make: the rule's class, or a function that makes a new rule with the options to be checked.
@@ -138,6 +142,7 @@ class _Walks:
     def __init__(self, rule: AcceptanceRule, trial: Trial) -> None:
         self.rule = rule
         self.trial = trial
+        self.tried = False  # whether its tests were compared with those that it says it makes
 
     def check(self) -> None:
         """Check each walk, and their law."""
@@ -167,6 +172,8 @@ class _Walks:
             "does not do the same whenever its draws come out the same; what is random must come from Choices alone",
         )
         self._check_walk(tree, accepted, told.asked, noted)
+        if self.rule.tests is not None and not self.tried:
+            self._check_tests(tree, self.rule.tests)
         return (*tree.tokens[accepted.path[1:]].tolist(), accepted.token)
 
     def _require(self, holds: bool, what: str) -> None:
@@ -202,6 +209,29 @@ class _Walks:
                 (path, token) == expected,
                 f"accepted the path {path} and token {token} at temperature 0; it says that it follows_argmax, "
                 f"and that leads along {expected[0]} to token {expected[1]}",
+            )
+
+    def _check_tests(self, tree: TokenTree, order: DrawnOrder) -> None:
+        """Compare a walk with the one that a target makes in the rule's place."""
+        self.tried = True
+        told = self._told(tree)
+        laws = np.stack([told.at(node) for node in range(len(tree))])
+        ends: frozenset[int] = frozenset() if self.trial.end is None else frozenset({self.trial.end})
+        for seed in range(SEEDS):
+            choices = SeededChoices(seed)
+            with blaming("rule", self.rule, "walk"):
+                own = self.rule.walk(tree.copied(), self._told(tree), choices)
+            expected, untold = where_tests_lead(order, tree, laws, SeededChoices(seed), ends), SeededChoices(seed)
+            untold.used(expected.numbers)
+            self._require(
+                (own.path.tolist(), own.token) == (expected.path.tolist(), expected.token),
+                f"accepted the path {own.path.tolist()} and token {own.token}; it says tests = {order!r}, and with the "
+                f"same numbers these lead along {expected.path.tolist()} to token {expected.token}",
+            )
+            self._require(
+                np.array_equal(choices.ahead(1), untold.ahead(1)),
+                f"drew with another number of numbers than the {expected.numbers} that its tests take; it says tests = "
+                f"{order!r}, and a text goes on with those that are left",
             )
 
     def _argmax(self, tree: TokenTree) -> tuple[list[int], int]:

@@ -48,6 +48,7 @@ from talon_core.drafter import Frontier, Part
 from talon_core.hf.target import HFTarget
 from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts
+from talon_core.rule import AcceptanceRule
 from talon_core.runtime.pages import PAGE_ROWS
 from talon_core.runtime.recording import CudaGraphs
 from talon_core.tree import TokenTree
@@ -55,8 +56,9 @@ from talon_drafters.eagle3.network import Eagle3Config, Eagle3Head
 from talon_drafters.heads.feature_drafter import FeatureDrafter
 from talon_kernels import TritonAttention
 from talon_kernels.tree_attention.triton import tree_attention_triton
+from talon_strategies import RejectionWithoutReplacement, Traversal
 from talon_tests.attention_baselines import flashinfer_way, pytorch_ways
-from talon_tests.drawing_ways import ways_to_draw
+from talon_tests.drawing_ways import ways_to_draw, ways_to_test
 
 DRAWN = {
     "temperature": {"temperature": 0.8},
@@ -64,6 +66,9 @@ DRAWN = {
     "top-k and top-p": {"temperature": 0.8, "top_k": 50, "top_p": 0.95},
 }
 """How scores are warped where drawing is timed."""
+
+TESTING = RejectionWithoutReplacement(), Traversal()
+"""Rules whose tests are timed."""
 
 VISITED = 4
 """Nodes of a path, where drawing is timed."""
@@ -158,6 +163,7 @@ def main() -> None:
         "attention": [bench.attention(context) for context in bench.sizes.contexts],
         "model": bench.model(),
         "drawing": [bench.drawing(fast, name) for name in DRAWN],
+        "testing": [bench.testing(fast, rule) for rule in TESTING],
         "schedules": bench.schedules(model, tokenizer, options.model, options.drafter, options.ahead),
         "batches": bench.batches(plain, fast),
         "waiting": {"plain": bench.waiting(plain), "fast": bench.waiting(fast)},
@@ -333,6 +339,19 @@ class Bench:
             "texts_device_over_host": statistics.median(a / b for a, b in zip(speeds[fast], speeds[host], strict=True)),
         }
 
+    def testing(self, fast: Decoder, rule: AcceptanceRule) -> dict[str, Any]:
+        """Testing the drawn children of a tree in both ways."""
+        (request,) = fast.requests([PROMPT], {"do_sample": True, "max_new_tokens": 1, **DRAWN["temperature"]})
+        with self.device:
+            logits = (torch.randn(self.sizes.nodes, self.sizes.llama["vocab_size"]) * 3).to(self.dtype)
+        times = self.seconds(ways_to_test(logits, request, rule, 4))
+        return {
+            "rule": rule.name,
+            "nodes": self.sizes.nodes,
+            **{f"{name}_milliseconds": 1e3 * of for name, of in times.items()},
+            "host_over_device": times["host"] / times["device"],
+        }
+
     def schedules(self, model: Any, tokenizer: Any, source: str, drafter: str, policy: str) -> dict[str, Any]:
         """Schedules in each place over drafting and verifying in turn, all ways in turns on each prompt."""
         ways = ways_of(model, tokenizer, source, drafter, policy, self.sizes.schedules, places())
@@ -376,7 +395,7 @@ def places() -> list[str]:
 def show(figures: dict[str, Any]) -> None:
     console = Console()
     console.print(", ".join(f"{name} {value}" for name, value in figures["manifest"].items()))
-    for part in ("attention", "drawing", "batches"):
+    for part in ("attention", "drawing", "testing", "batches"):
         table = Table(*figures[part][0], title=part)
         for row in figures[part]:
             table.add_row(*(value if isinstance(value, str) else f"{value:.4g}" for value in row.values()))

@@ -42,7 +42,8 @@ def test_the_script_goes_through_all_its_measurements(smollm, tmp_path, monkeypa
     assert figures["model"]["verify_over_step"] > 0
     assert figures["model"]["draft_over_step"] > 0
     assert [row["warped"] for row in figures["drawing"]] == ["temperature", "top-p", "top-k and top-p"]
-    assert all(row["host_over_device"] > 0 for row in figures["drawing"])
+    assert all(row["host_over_device"] > 0 for row in figures["drawing"] + figures["testing"])
+    assert [row["rule"] for row in figures["testing"]] == ["rrsw", "traversal"]
     assert [*figures["schedules"]["ways"]][:3] == ["sync", "cached:budget=8 on thread", "pearl on thread"]
     assert not figures["schedules"]["texts_differ"]
     assert [row["batch"] for row in figures["batches"]] == [1, 2]

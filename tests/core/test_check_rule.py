@@ -7,7 +7,7 @@ import pytest
 from talon_core import AcceptanceRule, Accepted
 from talon_core.errors import PluginError
 from talon_core.plugins.registry import load_registry
-from talon_core.rule import descend
+from talon_core.rule import check_claims, descend
 from talon_core.testing import check_rule
 from talon_strategies import RecursiveRejection
 from talon_tests.wrong import BonusOffByOne, NoLeftover
@@ -317,3 +317,50 @@ def test_a_mistake_in_every_walk_is_told_after_a_few_walks():
     with pytest.raises(PluginError, match="returned NoneType from walk; it must return an Accepted"):
         check_rule(Silent)
     assert len(asked) < 50
+
+
+@attrs.frozen
+class OrderedOtherwise(RecursiveRejection):
+    name = Rule.name
+    tests = "leaves-first"
+
+
+@attrs.frozen
+class DrawsOnceMore(RecursiveRejection):
+    """Uses a number of which nothing comes."""
+
+    name = Rule.name
+
+    def walk(self, tree, laws, choices):
+        accepted = super().walk(tree, laws, choices)
+        choices.pick(np.ones(1))
+        return accepted
+
+
+@attrs.frozen
+class DrawsAlone(Rule):
+    exact_for = frozenset({"iid"})
+    tests = "in-turn"
+
+
+@pytest.mark.parametrize(
+    ("rule", "sentence"),
+    [
+        (OrderedOtherwise, r"says tests = 'leaves-first', and .*"),
+        (DrawsOnceMore, r"drew with another number of numbers than the \d+ that its tests take"),
+        (DrawsAlone, r"accepted the path .* it says tests = 'in-turn', and with the same numbers these lead along"),
+    ],
+)
+def test_a_rule_tests_as_it_says(rule, sentence):
+    with pytest.raises(AssertionError, match=sentence):
+        check_rule(rule)
+
+
+def test_an_order_that_there_is_not_is_refused():
+    class Sideways(Rule):
+        tests = "sideways"
+
+    with pytest.raises(
+        PluginError, match="has tests = 'sideways'; it must be None or one of 'in-turn', 'leaves-first'"
+    ):
+        check_claims(Sideways())

@@ -14,6 +14,7 @@ from transformers.generation.logits_process import SuppressTokensLogitsProcessor
 
 from talon_core.choices import Choices, Foreseen, ScriptedChoices, SeededChoices
 from talon_core.decoding.decoder import Decoder
+from talon_core.drawn import Drawn
 from talon_core.engine.acceptors import NOT_WALKED, Acceptor, Acceptors, Offered
 from talon_core.engine.engine import Engine
 from talon_core.engine.sequence import Sequence as Decoded
@@ -31,15 +32,32 @@ from talon_core.testing.plain_device import PlainDevice
 from talon_core.testing.tape import TapedBackend, TapeRecorder
 from talon_core.tree import FloatArray, TokenTree
 from talon_kernels import SdpaAttention
-from talon_strategies import Match, RecursiveRejection, Typical
+from talon_strategies import (
+    Block,
+    Hybrid,
+    Match,
+    RecursiveRejection,
+    RejectionWithoutReplacement,
+    Traversal,
+    Typical,
+)
 from talon_tests.tiny_models import tiny_model
 
 PROMPTS = [[5, 6, 7, 5, 6, 7, 5, 6], [11], [20, 21, 22, 23, 20, 21], [9, 9, 9]]
-METHODS = {
+METHODS: dict[str, tuple[str | None, str | None]] = {
     "plain": (None, None),
     "ngram": ("ngram", "talon:budget=8,top_k=3"),
     "asking beside": ("lookahead", "talon:budget=8,top_k=3"),
 }
+TESTED: dict[str, tuple[AcceptanceRule, tuple[str, str]]] = {
+    "independent draws": (RecursiveRejection(), ("ngram", "specinfer:widths=2;1")),
+    "without replacement": (RejectionWithoutReplacement(), ("ngram", "dyspec:budget=8,depth=3")),
+    "fixed and drawn": (Hybrid(), ("ngram", "talon-sampled:budget=8,top_k=3,temperature=1")),
+    "fixed and drawn, asking beside": (Hybrid(), ("lookahead", "talon-sampled:budget=8,top_k=3,temperature=1")),
+    "as a block": (Block(), ("ngram", "sampled-chain:length=3")),
+    "leaves first": (Traversal(), ("ngram", "dyspec:budget=8,depth=3")),
+}
+"""Drawn children of all kinds: the rule, and who draws them."""
 WARPED: list[dict[str, Any]] = [
     {"temperature": 0.7},
     {"temperature": 1.3, "top_k": 20},
@@ -59,7 +77,7 @@ def model() -> Any:
 def decoder_of(
     of: Any, method: str = "ngram", on_device: bool = True, recorded: bool = True, rule: AcceptanceRule | None = None
 ) -> Decoder:
-    registry, (drafter, policy) = load_registry(), METHODS[method]
+    registry, (drafter, policy) = load_registry(), METHODS[method] if method in METHODS else TESTED[method][1]
     graphs = TapeRecorder if on_device and recorded else None
     backend = TapedBackend(PlainDevice()) if on_device else SdpaAttention()
     target = HFTarget(of, backend, graphs=graphs, probe=False)  # `test_device.py` has such ones probed
@@ -153,6 +171,27 @@ def test_a_seed_gives_the_text_that_it_gives_on_the_host(method: str, recorded: 
         assert [one.token_ids for one in results] == [one.token_ids for one in expected]
         assert {(one.laws_on_host, one.on_host) for one in rounds_of(results)} == {(0, None)}
     assert len({tuple(one.token_ids) for one in expected}) == len(WARPED)
+
+
+@pytest.mark.parametrize("method", TESTED)
+def test_drawn_children_are_tested_there_with_the_text_that_a_seed_gives_on_the_host(method: str) -> None:
+    rule = TESTED[method][0]
+    host, device = (decoder_of(model(), method, on_device, rule=rule) for on_device in (False, True))
+    asked = requests(host, *WARPED[:3], {"temperature": 1.1, "eos_token_id": 60})
+    expected = host.run_all(asked)
+    together = device.run_all(asked)
+    alone = [device.run_all([one])[0] for one in asked]
+    for results in (together, alone):
+        assert [one.token_ids for one in results] == [one.token_ids for one in expected]
+        assert [one.path.tolist() for one in rounds_of(results)] == [one.path.tolist() for one in rounds_of(expected)]
+    assert {(one.laws_on_host, one.on_host) for one in rounds_of(alone)} == {(0, None)}
+    if method != "fixed and drawn, asking beside":  # what its drafter finds is hardly ever drawn
+        assert any(one.accepted for one in rounds_of(alone))
+    assert all(one.laws_on_host for one in rounds_of(expected))
+    looking_back = requests(device, {"temperature": 0.7, "repetition_penalty": 1.3})
+    (result,) = device.run_all(looking_back)
+    assert {one.on_host for one in result.rounds} == {LOOKS_BACK}
+    assert all(one.laws_on_host for one in result.rounds)
 
 
 def test_those_beside_it_may_be_greedy_or_on_the_host() -> None:
@@ -261,7 +300,7 @@ def test_rules_that_do_more_than_follow_the_target_are_asked() -> None:
     (result,) = decoder.run_all([asked])
     assert all(len(one.path) == one.laws_on_host == 1 for one in result.rounds)
     assert {one.on_host for one in result.rounds} == {
-        f"rule 'match' ({__name__}.{Shy.__qualname__}) does not simply follow the target's tokens"
+        f"rule 'match' ({__name__}.{Shy.__qualname__}) does more than follow the target's tokens and test drawn ones"
     }
     assert result.token_ids == decoder_of(model()).run_all([asked])[0].token_ids
 
@@ -304,13 +343,30 @@ def test_a_node_is_drawn_for_with_the_number_of_its_depth() -> None:
     assert choices.pick(np.full(10, 0.1)) == SeededChoices(4).pick(np.full(10, 0.1))  # nothing was used
 
 
+def test_a_tree_is_tested_with_as_many_numbers_as_any_walk_needs() -> None:
+    drawn = {0: Drawn([1, 2], np.full(4, 0.25)), 1: Drawn([3], np.full(4, 0.25))}
+    tree = TokenTree([0, 1, 2, 3], [-1, 0, 0, 1], np.zeros(4), drawn)
+    for rule, count in ((RejectionWithoutReplacement(), 3 + 2 + 1), (Traversal(), 4 + 1)):
+        choices, offered = SeededChoices(4), Offered()
+        acceptor = Acceptors(rule, OnDevice(np.zeros((1, 1)))).of(REQUEST, choices)
+        acceptor.offer(2, tree, offered)
+        found = offered.drawn[2]
+        assert found.tests is not None
+        assert (found.tests.order, found.tests.tree, found.ends) == (rule.tests, tree, {7})
+        assert found.numbers is not None
+        assert found.numbers.tolist() == SeededChoices(4).ahead(count).tolist()
+        acceptor.used(Accepted(np.array([0]), 1, numbers=2))
+        assert choices.ahead(1) == SeededChoices(4).ahead(3)[2:]
+
+
 @pytest.mark.parametrize(
     ("rule", "sampling", "choices", "why"),
     [
-        (RecursiveRejection(), Sampling(True), SeededChoices(0), "rule 'rrs' .* does not simply follow"),
+        (Typical(), Sampling(True), SeededChoices(0), "rule 'typical' .* does more than follow"),
+        (RecursiveRejection(), Sampling(True), ScriptedChoices([]), "ScriptedChoices will draw with is not known"),
         (Match(), Sampling(True), ScriptedChoices([]), "ScriptedChoices will draw with is not known"),
         (Match(), Sampling(True, (lambda _ids, scores: scores,)), SeededChoices(0), "'<lambda>' may look at more"),
-        (Timid(), Sampling(False), SeededChoices(0), "rule 'match' .* does not simply follow"),
+        (Timid(), Sampling(False), SeededChoices(0), "rule 'match' .* does more than follow"),
     ],
 )
 def test_why_a_rule_is_asked(rule: AcceptanceRule, sampling: Sampling, choices: Choices, why: str) -> None:
@@ -362,11 +418,11 @@ def test_what_a_rule_and_a_target_say_of_themselves_is_asked_when_the_engine_is_
 
     class WatchedMatch(Match):
         def __getattribute__(self, name: str) -> Any:
-            read.extend([name] * (name in ("follows_argmax", "follows_target", "lossy", "looks_ahead")))
+            read.extend([name] * (name in ("follows_argmax", "follows_target", "lossy", "looks_ahead", "tests")))
             return super().__getattribute__(name)
 
     engine = Engine(Watched(np.eye(8)), WatchedMatch())
-    assert {*read} == {"can_walk", "can_draw", "follows_argmax", "follows_target", "lossy", "looks_ahead"}
+    assert {*read} == {"can_walk", "can_draw", "follows_argmax", "follows_target", "lossy", "looks_ahead", "tests"}
     read.clear()
     sequences = [engine.submit(attrs.evolve(REQUEST, sampling=Sampling(drawn))) for drawn in (True, False)]
     while not all(one.finished for one in sequences):

@@ -19,7 +19,8 @@ from talon_core.laws import Laws
 from talon_core.rule import Accepted, descend
 from talon_core.runtime import draws
 from talon_core.runtime.device import DeviceExecutor
-from talon_core.runtime.draws import as_words, draw_tokens, next_tokens, of_words, take_tokens
+from talon_core.runtime.draws import as_words, draw_tokens, of_words, take_tokens
+from talon_core.runtime.next_tokens import next_tokens
 from talon_core.sampling import Temperature
 from talon_core.target import NO_TOKEN, NodeDraws
 from talon_core.testing import TableDrafter, TableLaws, draft_trees, laws, table_drafters
@@ -238,7 +239,8 @@ def test_trees_that_are_warped_alike_are_warped_together() -> None:
     logits, numbers = torch.randn(16, 20), torch.rand(16, dtype=torch.float64)  # four rows are padding
     factors = {0: 2.0, 1: 2.0, 3: 0.5, 4: 2.0, 5: 0.0}
     drawn = {slot: NodeDraws((Warp(by),), frozenset(), np.zeros(1)) for slot, by in factors.items()}
-    tokens, failed = next_tokens(logits, numbers, starts, [5, 4, 3, 1, 0], drawn)
+    found = next_tokens(logits, numbers, starts, [5, 4, 3, 1, 0], drawn)
+    tokens, failed = found.tokens, found.failed
     assert (calls, failed) == ([(2.0, 6), (0.5, 4), (0.0, 2)], {5})
     for slot, by in factors.items():
         own = slice(starts[slot], starts[slot + 1])
@@ -324,7 +326,7 @@ def test_batches_are_walked_as_each_tree_alone_recorded_or_not(trees: list[Token
             made, walks = executor.walk(
                 inputs, lambda view, kept=kept: (kept[: len(view.ids)],), "table", [0, 1], frozenset(), drawn=drawn
             )
-            assert {slot: (path.tolist(), token) for slot, (path, token) in walks.items()} == expected
+            assert {slot: (walk.path.tolist(), walk.token) for slot, walk in walks.items()} == expected
             assert torch.equal(made[0][: len(logits)], logits)
             assert executor.cache.lengths == [len(expected[0][0]), len(expected[1][0]), 0]
             assert executor.cache.staged == [0, 0, len(trees[2])]

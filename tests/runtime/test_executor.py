@@ -130,7 +130,7 @@ def test_walks_are_those_along_the_most_likely_tokens() -> None:
             return (network(own, view.ids[None], view.positions[None], view.attention)[0],)
 
         _, walks = one.walk(inputs, work, "logits", [0], frozenset())
-        path, token = walks[0]
+        path, token, _ = walks[0]
         assert path.tolist() == [0, child]
         assert token == expected[child]
         assert walks.keys() == {0}

@@ -55,7 +55,7 @@ def run(executor: DeviceExecutor, walked: bool, trees: dict[int, TokenTree]) -> 
     if walked:
         made, walks = executor.walk(inputs, outputs, "outputs", [*trees], frozenset())
         states = executor.walked_rows(made[1][: inputs.layout.queries], inputs, walks)
-        for slot, (path, token) in walks.items():
+        for slot, (path, token, _) in walks.items():
             assert token == int(TABLE[trees[slot].tokens[path[-1]]].argmax())
             assert torch.equal(states[slot], STATES[trees[slot].tokens[path]])
     else:

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from talon_core.runtime.inputs import PassInputs
-from talon_core.runtime.recording import Walks
+from talon_core.runtime.recording import Walk, Walks
 from talon_core.tree import IntArray
 from talon_kernels.native import Library
 
@@ -38,7 +38,9 @@ def native_walks(
         best.data_ptr(), tokens, parents, sequences, len(slots), last.ctypes.data, len(last), longest, out
     )
     walks = numbers[firsts[3] :].reshape(len(slots), 2 + longest)
-    return {slot: (own[2 : 2 + own[0]].astype(np.int64), int(own[1])) for slot, own in zip(slots, walks, strict=True)}
+    return {
+        slot: Walk(own[2 : 2 + own[0]].astype(np.int64), int(own[1])) for slot, own in zip(slots, walks, strict=True)
+    }
 
 
 @lru_cache(maxsize=64)

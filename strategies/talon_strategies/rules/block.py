@@ -30,6 +30,7 @@ class Block(AcceptanceRule):
     paper = "arXiv 2403.10444"
     exact_for = frozenset({"sampled-chain"})
     follows_argmax = True
+    tests = "leaves-first"
     looks_ahead = True
 
     def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:

@@ -28,6 +28,7 @@ class Hybrid(AcceptanceRule):
     paper = "arXiv 2502.18779"
     exact_for = frozenset({"hybrid", "deterministic", "sampled", "sampled-chain"})
     follows_argmax = True
+    tests = "in-turn"
 
     def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
         return reject_in_turn(tree, laws, choices)

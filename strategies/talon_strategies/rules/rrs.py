@@ -27,6 +27,7 @@ class RecursiveRejection(AcceptanceRule):
     paper = "arXiv 2305.09781"
     exact_for = frozenset({"iid", "sampled-chain"})
     follows_argmax = True
+    tests = "in-turn"
 
     def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
         return reject_in_turn(tree, laws, choices)

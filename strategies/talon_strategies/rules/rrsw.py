@@ -28,6 +28,7 @@ class RejectionWithoutReplacement(AcceptanceRule):
     paper = "arXiv 2402.12374"
     exact_for = frozenset({"without-replacement", "sampled-chain"})
     follows_argmax = True
+    tests = "in-turn"
 
     def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
         return reject_in_turn(tree, laws, choices, without)

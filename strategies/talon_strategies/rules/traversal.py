@@ -37,6 +37,7 @@ class Traversal(AcceptanceRule):
     paper = "arXiv 2505.12398"
     exact_for = frozenset({"without-replacement", "sampled-chain"})
     follows_argmax = True
+    tests = "leaves-first"
     looks_ahead = True
 
     def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
