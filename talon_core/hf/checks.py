@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig
 
-from talon_core.attention import AttentionBackend, DeviceBackend
+from talon_core.attention import AttentionBackend
 from talon_core.hf.attention import ATTENTION_NAME
 from talon_core.runtime.blocks import layers_in_blocks
 from talon_core.runtime.embeddings import vocabulary_size
@@ -66,9 +66,6 @@ def why_not_together(model: Any, attention: AttentionBackend) -> str | None:
     if len(devices) < 2:
         return None
     where = f"{type(model).__name__} is on {len(devices)} devices ({', '.join(map(str, devices))})"
-    if isinstance(attention, DeviceBackend):
-        one = f"attention backend '{attention.name}' keeps what a pass reads on one"
-        return f"{where}, and {one}; take 'sdpa', or load the model on one device"
     for device in devices:
         why = attention.unavailable(device, model.dtype)
         if why is not None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.errors import one_line
 from talon_core.hf.bits import weight_bits
-from talon_core.hf.checks import check_autocast, check_windows, checked_model, why_not_together
+from talon_core.hf.checks import check_autocast, check_windows, checked_model, devices_of, why_not_together
 from talon_core.hf.model import check_free
 from talon_core.hf.probe import PlainModel
 from talon_core.hf.runner import ModelRunner, Ran
@@ -96,7 +96,8 @@ class HFTarget(NetworkTarget):
         self.states = tuple(features)
         self.graphs = graphs
         self._executors: WeakSet[Executor] = WeakSet()  # whose recorded passes may read weights of the model
-        self.runner = ModelRunner(model, self._executor(), accelerator, features, self._forget, verifies=True)
+        others = [device for device in devices_of(model) if device != self.device]
+        self.runner = ModelRunner(model, self._executor(others), accelerator, features, self._forget, verifies=True)
         self.runner.others = self._executors
         self.can_walk, self.can_draw = self.runner.executor.can_walk, self.runner.executor.can_draw
         self._best = self.runner.executor.best_numbers if self.device.type == "cpu" else None
@@ -109,8 +110,9 @@ class HFTarget(NetworkTarget):
         made.set_up.append(self.runner.put_off.set_up)  # the drafter's passes may run layers of the model
         return made
 
-    def _executor(self) -> Executor:
-        made = executor_for(self.attention, self.device, self.graphs() if self.graphs is not None else None)
+    def _executor(self, others: Sequence[torch.device] = ()) -> Executor:
+        recorder = self.graphs() if self.graphs is not None and not others else None
+        made = executor_for(self.attention, self.device, recorder, others)
         self._executors.add(made)
         return made
 

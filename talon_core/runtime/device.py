@@ -88,8 +88,10 @@ class LatestRoom:
         return self._room
 
 
-def _spare_bytes(device: torch.device) -> int:
-    return torch.cuda.mem_get_info(device)[0] // SPARE_SHARE if device.type == "cuda" else SPARE_BYTES
+def _spare_bytes(devices: Sequence[torch.device]) -> int:
+    """Of the one that has least, as nobody knows beforehand which has how much of a cache."""
+    free = [torch.cuda.mem_get_info(device)[0] // SPARE_SHARE for device in devices if device.type == "cuda"]
+    return min(free, default=SPARE_BYTES)
 
 
 @attrs.frozen(eq=False)
@@ -102,6 +104,7 @@ class _DevicePass:
         layout: who may attend to whom.
         table: the pages of each sequence, shape `(batch, width)`.
         more: what else was sent, each of shape `(queries,)`.
+        copied: the layout and the table in memory of another device, in one copy.
     """
 
     ids: Tensor
@@ -109,6 +112,7 @@ class _DevicePass:
     layout: PackedLayout
     table: Tensor
     more: Mapping[str, Tensor]
+    copied: Callable[[torch.device], tuple[PackedLayout, Tensor]]
 
 
 @attrs.frozen(eq=False)
@@ -150,12 +154,17 @@ class _Memory:
         table, parts = self._split(there)
         more = dict(zip(self._fill, parts, strict=True))
         ids, positions, self.pages, self.rows = (more.pop(name) for name in ("ids", "positions", "pages", "rows"))
-        self.on_device = _DevicePass(ids, positions, shape.views(there[: shape.size]), table, more)
+        self.on_device = _DevicePass(ids, positions, shape.views(there[: shape.size]), table, more, self._copied)
 
     def _split(self, numbers: Any) -> tuple[Any, list[Any]]:
         end = self.shape.size + self.shape.batch * self._width
         table = numbers[self.shape.size : end].reshape(self.shape.batch, self._width)
         return table, list(numbers[end:].reshape(-1, self.shape.queries))
+
+    def _copied(self, device: torch.device) -> tuple[PackedLayout, Tensor]:
+        end = self.shape.size + self.shape.batch * self._width
+        there = self._outbox.there[:end].to(device, non_blocking=True)
+        return self.shape.views(there[: self.shape.size]), there[self.shape.size :].reshape(-1, self._width)
 
     def send_nothing(self) -> None:
         """Let it be a pass over nothing, at first."""
@@ -194,6 +203,8 @@ class DeviceExecutor(Executor):
         device: where the network is.
         recorder: records passes, each shape once; None runs them as they are.
         outbox: makes what sends so many numbers to the device.
+        others: further devices that layers of the network are on. What these read of a pass is copied to each of them;
+            such passes cannot be recorded.
     """
 
     can_walk = True
@@ -205,8 +216,9 @@ class DeviceExecutor(Executor):
         device: torch.device,
         recorder: Recorder | None = None,
         outbox: Callable[[int, torch.device], Outbox] = Outbox,
+        others: Sequence[torch.device] = (),
     ) -> None:
-        super().__init__(attention, device, PagedCache(partial(_spare_bytes, device)))
+        super().__init__(attention, device, PagedCache(partial(_spare_bytes, (device, *others))))
         self.cache: PagedCache
         self._backend = attention
         self._outbox = outbox
@@ -215,7 +227,7 @@ class DeviceExecutor(Executor):
         self._batch, self._most = LatestRoom(4), LatestRoom(2)
         self._ends: dict[frozenset[int], Tensor] = {}
         self._walked = torch.empty(0)  # places of accepted nodes among those of all trees, shape `(taking, longest)`
-        self._mover: tuple[int, Callable[[Tensor, Tensor, Tensor], None]] | None = None
+        self._movers: tuple[int, Mapping[torch.device, Callable[[Tensor, Tensor, Tensor], None]]] = -1, {}
 
     @property
     def failure(self) -> str | None:
@@ -405,9 +417,16 @@ class DeviceExecutor(Executor):
         self._recordings.forget()
 
     def _view(self, given: _DevicePass) -> TreeView:
-        this_pass = TreePass(given.layout, partial(self._backend.attend_packed, table=given.table))
+        held = {given.table.device: (given.layout, given.table)}
+
+        def attend(query: Tensor, key: Tensor, value: Tensor, _: PackedLayout, **options: Any) -> Tensor:
+            if query.device not in held:  # the first layer there
+                held[query.device] = given.copied(query.device)
+            layout, table = held[query.device]
+            return self._backend.attend_packed(query, key, value, layout, table=table, **options)
+
         more = {name: numbers.long() for name, numbers in given.more.items()}
-        return TreeView(given.ids.long(), given.positions.long(), this_pass, more)
+        return TreeView(given.ids.long(), given.positions.long(), TreePass(given.layout, attend), more)
 
     def _run(self, inputs: PassInputs, kind: _Kind[T], more: Mapping[str, IntArray]) -> T:
         self._make_room(inputs.counts)
@@ -459,10 +478,15 @@ class DeviceExecutor(Executor):
         return kind.work(memory.on_device)
 
     def _move(self, sequences: Tensor, walks: Tensor, table: Tensor) -> None:
-        """Commit to the cache, with a mover that is made once for its buffers."""
-        if self._mover is None or self._mover[0] != self.cache.reallocations:
-            self._mover = (self.cache.reallocations, self._backend.mover(self.cache.buffers()))
-        self._mover[1](sequences, walks, table)
+        """Commit to the cache, on each device with a mover that is made once for its buffers."""
+        if self._movers[0] != self.cache.reallocations:
+            on_each: dict[torch.device, list[Tensor]] = {}
+            for buffer in self.cache.buffers():
+                on_each.setdefault(buffer.device, []).append(buffer)
+            movers = {device: self._backend.mover(buffers) for device, buffers in on_each.items()}
+            self._movers = self.cache.reallocations, movers
+        for device, mover in self._movers[1].items():
+            mover(*(numbers.to(device, non_blocking=True) for numbers in (sequences, walks, table)))
 
 
 def _key(shape: PackedShape, width: int, kind: _Kind[Any]) -> Hashable:
@@ -475,14 +499,20 @@ def _taking(inputs: PassInputs) -> list[int]:
     return [slot for slot, count in enumerate(inputs.counts) if count]
 
 
-def executor_for(attention: AttentionBackend, device: torch.device, recorder: Recorder | None = None) -> Executor:
+def executor_for(
+    attention: AttentionBackend,
+    device: torch.device,
+    recorder: Recorder | None = None,
+    others: Sequence[torch.device] = (),
+) -> Executor:
     """An executor with a cache of its own: on the device where the backend needs nothing from the host.
 
     Args:
         attention: computes tree attention.
-        device: where the network is.
-        recorder: records passes, so that they are repeated without Python; of use on the device alone.
+        device: where the network is, or its first layer.
+        recorder: records passes, so that they are repeated without Python; of use on one device alone.
+        others: further devices that layers of the network are on.
     """
     if isinstance(attention, DeviceBackend):
-        return DeviceExecutor(attention, device, recorder)
+        return DeviceExecutor(attention, device, recorder, others=others)
     return HostExecutor(attention, device, attention.recorder() if recorder is None else None)

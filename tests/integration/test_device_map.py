@@ -71,12 +71,19 @@ def two(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
     return devices
 
 
+class Single(PlainDevice):
+    """For the host alone."""
+
+    def unavailable(self, device: torch.device, dtype: torch.dtype) -> str | None:
+        return None if device.type == "cpu" else "no"
+
+
 @pytest.mark.parametrize(
     ("attention", "why"),
     [
         (
-            PlainDevice(),
-            r"is on 2 devices \(cpu, cuda:1\), and attention backend 'plain-device' keeps what a pass read",
+            Single(),
+            r"is on 2 devices \(cpu, cuda:1\), and attention backend 'plain-device' cannot be used on cuda:1: no",
         ),
         (NativeAttention(), r"is on 2 devices .* backend 'native' cannot be used on cuda:1: it runs on the CPU"),
     ],

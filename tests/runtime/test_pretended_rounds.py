@@ -10,6 +10,9 @@ TESTS = Path(__file__).parent.parent
 NEW_SHAPES = 1
 """Sizes of passes that the rounds counted may be the first to have: memory for each is sent once empty."""
 
+MOVED = 14
+"""Copies between two devices in a round: what goes from layer to layer and is read there, and which rows are moved."""
+
 PROMPT = 8
 """Tokens of the longest prompt, which is fetched when its request is made. A law would be 97 numbers."""
 
@@ -76,5 +79,27 @@ def test_a_model_that_asks_its_device_is_seen_to(told):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("what", ["tested in turn", "tested leaves first"])
+def test_what_drawn_children_are_tested_with_is_sent_in_two_copies(told, what):
+    found = told[what]
+    assert found["tokens"] == told["expected"][what]
+    assert found["fetched"] <= found["rounds"]
+    assert found["sent"] <= 3 * found["rounds"] + NEW_SHAPES
+    assert found["asked"] == found["between"] == 0
+
+
+@pytest.mark.slow
 def test_tensors_on_two_devices_do_not_go_together(told):
-    assert "is on 2 devices (privateuseone:0, privateuseone:1)" in told["two devices"]
+    assert "expects all tensors on one device" in told["nothing is moved"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "as_"), [("two devices", "greedy"), ("drawn on two devices", "drawn")])
+def test_layers_on_another_device_read_what_is_there(told, what, as_):
+    """What they read of a pass is copied once, from device to device; nothing more is asked of the host."""
+    found = told[what]
+    assert found["tokens"] == told["expected"][as_]
+    assert found["fetched"] <= found["rounds"]
+    assert found["sent"] <= found["rounds"] + NEW_SHAPES
+    assert found["asked"] == 0
+    assert 0 < found["between"] <= MOVED * found["rounds"]

@@ -178,7 +178,7 @@ class PretendedBackend(DeviceBackend):
     def mover(self, buffers: Sequence[Tensor]) -> Callable[[Tensor, Tensor, Tensor], None]:
         with _disable_current_modes():
             move = self._backend.mover([_here(buffer) for buffer in buffers])
-        return lambda *numbers: launched(move, *numbers)
+        return lambda *numbers: launched(lambda _, *own: move(*own), buffers, *numbers)
 
 
 def launched(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -17,6 +17,7 @@ from talon_core.hf.frontend import HFFrontend
 from talon_core.hf.target import HFTarget
 from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import build
+from talon_core.rule import AcceptanceRule
 from talon_core.runtime.embeddings import shared_embedding
 from talon_core.testing.plain_device import PlainDevice
 from talon_drafters.eagle3.network import Eagle3Config, Eagle3Head
@@ -24,9 +25,10 @@ from talon_drafters.heads.feature_drafter import FeatureDrafter
 from talon_drafters.hydra.drafter import HydraDrafter
 from talon_drafters.hydra.files import ReadHydra
 from talon_drafters.hydra.network import HydraConfig, HydraHeads
-from talon_strategies import Match, Talon
+from talon_strategies import Match, RejectionWithoutReplacement, Talon, Traversal
 from talon_tests.pretended import Pretended, PretendedBackend
 from talon_tests.tiny_models import tiny_model
+from talon_tests.two_devices import sends
 
 PROMPTS = [[5, 6, 7, 5, 6, 7, 5, 6], [11], [20, 21, 22, 23, 20, 21], [9, 9, 9]]
 METHODS = {
@@ -34,6 +36,11 @@ METHODS = {
     "ngram": ("ngram", "talon:budget=8,top_k=3"),
     "draft model": ("draft-model:skip=1+2", "talon:budget=12,top_k=3"),
 }
+TESTED: dict[str, tuple[AcceptanceRule, str]] = {
+    "tested in turn": (RejectionWithoutReplacement(), "dyspec:budget=8,depth=3"),
+    "tested leaves first": (Traversal(), "dyspec:budget=8,depth=3"),
+}
+"""Drawn children, by the order of their tests: the rule, and the policy."""
 DRAWN = {"do_sample": True, "temperature": 0.7, "top_p": 0.95, "top_k": 50, "seed": 3}
 ON_THE_HOST = {**DRAWN, "repetition_penalty": 1.2}
 SHORT, LONG = 4, 12
@@ -41,12 +48,13 @@ SHORT, LONG = 4, 12
 
 def decoder_on(model: Any, method: str) -> Decoder:
     """A decoder of a model that is on the pretended device, without recorded passes."""
-    registry, (drafter, policy) = load_registry(), METHODS[method]
+    registry, rule = load_registry(), TESTED[method][0] if method in TESTED else Match()
+    drafter, policy = METHODS[method] if method in METHODS else ("ngram", TESTED[method][1])
     drafts = build(registry, "drafter", drafter) if drafter else None
     features = drafts.features(model.config.num_hidden_layers) if drafts else ()
     target = HFTarget(model, PretendedBackend(PlainDevice()), None, features, probe=False)
     decides = build(registry, "tree policy", policy) if policy else None
-    return _unmeasured(Decoder(target, Match(), decides, drafts, HFFrontend(model)))
+    return _unmeasured(Decoder(target, rule, decides, drafts, HFFrontend(model)))
 
 
 def _unmeasured(decoder: Decoder) -> Decoder:
@@ -108,6 +116,11 @@ def main() -> None:
         "drawn": [one.token_ids for one in usual.generate(PROMPTS, max_new_tokens=LONG, **DRAWN)],
         "drawn on the host": [usual.generate(PROMPTS[0], max_new_tokens=LONG, **ON_THE_HOST).token_ids],
     }
+    registry = load_registry()
+    for method, (rule, policy) in TESTED.items():
+        own = build(registry, "tree policy", policy)
+        here = load(tiny_model("llama"), drafter="ngram", policy=own, rule=rule, attention="sdpa")
+        expected[method] = [one.token_ids for one in here.generate(PROMPTS, max_new_tokens=LONG, **DRAWN)]
     told: dict[str, Any] = {"expected": expected}
     with Pretended() as pretended:
         model = tiny_model("llama")
@@ -125,11 +138,18 @@ def main() -> None:
             handle = model.model.layers[1].register_forward_hook(_asks)
             told["asking"] = of_rounds(pretended, decoder_on(model, "plain"), PROMPTS[:1], {})
             handle.remove()
-        pretended.move(model.model.layers[2], 1)
+        for method in TESTED:
+            told[method] = of_rounds(pretended, decoder_on(model, method), PROMPTS, DRAWN)
+        for layer in (2, 3):
+            pretended.move(model.model.layers[layer], 1)
         try:
             decoder_on(model, "plain").generate(PROMPTS[0], max_new_tokens=2)
-        except (RuntimeError, ValueError) as error:
-            told["two devices"] = str(error)
+        except RuntimeError as error:
+            told["nothing is moved"] = str(error)
+        for part, index in ((model.model.layers[2], 1), (model.model.layers[3], 1), (model.model.norm, 0)):
+            part.register_forward_pre_hook(sends(pretended.device(index)), with_kwargs=True)
+        told["two devices"] = of_rounds(pretended, decoder_on(model, "ngram"), PROMPTS, {})
+        told["drawn on two devices"] = of_rounds(pretended, decoder_on(model, "ngram"), PROMPTS, DRAWN)
     print(json.dumps(told))
 
 

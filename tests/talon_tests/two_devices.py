@@ -81,12 +81,13 @@ def place(model: nn.Module, where: dict[str, torch.device]) -> None:
             if buffer is not None:
                 module._buffers[own] = _fake(buffer, device)
         if name in where:
-            module.register_forward_pre_hook(_sends(device), with_kwargs=True)
+            module.register_forward_pre_hook(sends(device), with_kwargs=True)
 
 
 def _fake(tensor: Tensor, device: torch.device) -> Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
 
 
-def _sends(device: torch.device) -> Callable[..., Any]:
+def sends(device: torch.device) -> Callable[..., Any]:
+    """A hook that sends what enters a part to a device, as accelerate does it."""
     return lambda _, args, kwargs: (send_to_device(args, device), send_to_device(kwargs, device))
