@@ -5,11 +5,10 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-ATTENTION_NAME = "talon"
-"""The name in transformers' `AttentionInterface`. No mask function goes with it: no mask is ever made."""
+from talon_core.runtime.passes import ATTENTION_NAME, PASS_KEYWORD
 
-PASS_KEYWORD = "talon_pass"
-"""The keyword of `model(...)` that carries the `Pass` to every attention layer."""
+__all__ = ["ATTENTION_NAME", "PASS_KEYWORD"]
+"""Imported from here they are known to transformers."""
 
 
 def _talon_attention(
@@ -41,4 +40,5 @@ def _talon_attention(
     return out.transpose(1, 2), None
 
 
+# no mask function goes with it: no mask is ever made
 AttentionInterface.register(ATTENTION_NAME, _talon_attention)

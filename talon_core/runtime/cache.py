@@ -409,7 +409,12 @@ class Scattered:
         self._rows = rows
 
     def __call__(self, buffer: Tensor, new: Tensor) -> Tensor:
-        if self._rows.device != buffer.device:  # once for all layers of a device
-            self._slots, self._rows = self._slots.to(buffer.device), self._rows.to(buffer.device)
-        buffer[self._slots, :, self._rows] = new[0].transpose(0, 1)  # (rows, kv_heads, head_dim)
+        slots, rows = self.places(buffer.device)
+        buffer[slots, :, rows] = new[0].transpose(0, 1)  # (rows, kv_heads, head_dim)
         return buffer
+
+    def places(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The slots and the rows there, on a device."""
+        if self._rows.device != device:  # once for all layers of a device
+            self._slots, self._rows = self._slots.to(device), self._rows.to(device)
+        return self._slots, self._rows

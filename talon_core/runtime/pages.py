@@ -105,6 +105,19 @@ class PagedCache(KeyValueCache):
         """
         self._writes = Scattered(pages, rows)
 
+    def places(self, device: torch.device) -> tuple[Tensor, Tensor] | None:
+        """Where the announced pass writes its rows, for a layer that writes them itself and does not call `update`.
+
+        Its buffers are those that `layer` returns.
+
+        Args:
+            device: where the layer is.
+
+        Returns:
+            Pages and rows there, as `stage_at` was given them, on the device; None if the pass is not over trees.
+        """
+        return self._writes.places(device) if isinstance(self._writes, Scattered) else None
+
     def stage_prompts(self, slots: Sequence[int], counts: Sequence[int]) -> None:
         start, longest = self.lengths[slots[0]], max(counts)
         self._take({slot: start + count for slot, count in zip(slots, counts, strict=True)})

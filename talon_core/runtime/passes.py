@@ -11,6 +11,12 @@ from torch import Tensor
 from talon_core.attention import AttentionBackend, DeviceBackend, PackedLayout, TreeLayout
 from talon_core.runtime.causal import MOST_BYTES, causal_attention
 
+ATTENTION_NAME = "talon"
+"""The name of our attention in transformers' `AttentionInterface`."""
+
+PASS_KEYWORD = "talon_pass"
+"""The keyword of `model(...)` that carries the `Pass` to every attention layer."""
+
 CHEAP = 4
 """Plain causal attention needs as many queries as keys. Queries for tokens that are cached already cost less than a
 mask does, if there are so many times as many others."""

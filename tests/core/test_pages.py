@@ -86,6 +86,30 @@ def write(cache, new):
     cache.staged_now(counts)
 
 
+def test_a_layer_that_writes_itself_is_told_where_a_pass_over_trees_writes():
+    cache, here = PagedCache(), torch.device("cpu")
+    assert cache.places(here) is None
+    cache.open(0, 100)
+    cache.stage_prompts([0], [70])
+    assert cache.places(here) is None
+    for layer in LAYERS:
+        cache.update(*tensors([[*range(70)]], layer), layer)
+    cache.lengths[0] = 70
+    cache.make_room_for([2])
+    pages, rows = torch.tensor(cache.pages[0][1:] * 2), torch.tensor([6, 7])
+    cache.stage_at(pages, rows)
+    told = cache.places(here)
+    assert told is not None
+    assert all(own is other for own, other in zip(told, (pages, rows), strict=True))
+    keys, values = tensors([[70, 71]], 0)
+    for buffer, new in zip(cache.layer(0, keys, values), (keys, values), strict=True):
+        buffer[told[0], :, told[1]] = new[0].transpose(0, 1)
+    cache.staged_now([2])
+    assert torch.equal(held(cache, 0, 0, 0, 72), content([*range(72)], 0, 0))
+    cache.stage_prompts([0], [1])
+    assert cache.places(here) is None
+
+
 @attrs.define
 class Trial:
     """A cache and the rows that its slots must hold, committed and staged."""
