@@ -146,7 +146,7 @@ def test_the_kernels_that_are_launched_compute_what_their_references_do(monkeypa
     guard_buffers(monkeypatch)
     for case in gpu_kernels.cases(few=True):
         case.run(torch.device("cpu"))
-    assert len({case.name for case in gpu_kernels.cases(few=False)}) == 25
+    assert len({case.name for case in gpu_kernels.cases(few=False)}) == 26
     commit = gpu_kernels.commit_path
 
     def moves_nothing(*given, backend):

@@ -1,7 +1,7 @@
 """TALON's kernels, a plugin like anybody's: each operation beside its plain PyTorch reference.
 
 An operation is a folder: `talon_kernels.skinny_linear`, `rms_norm`, `gated_unit`, `gated_mlp`, `same_numbers`,
-`tree_attention`, `greedy_walk` and `commit_path`.
+`tree_attention`, `rotary_write`, `greedy_walk` and `commit_path`.
 Importing this module loads no torch.
 """
 

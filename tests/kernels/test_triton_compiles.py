@@ -31,7 +31,7 @@ MOST_SHARED = {
     "hip:gfx942": 64,
 }
 
-OPERATIONS = {"commit_path", "gated_unit", "greedy_walk", "rms_norm", "tree_attention"}
+OPERATIONS = {"commit_path", "gated_unit", "greedy_walk", "rms_norm", "rotary_write", "tree_attention"}
 
 COMPILING = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
 """The environment of a process in which Triton compiles."""
@@ -48,6 +48,7 @@ from talon_core.attention import PackedShape, TreeLayout
 from talon_kernels.commit_path import BufferTable
 from talon_kernels.commit_path.triton import commit_path_triton
 from talon_kernels.greedy_walk.triton import greedy_walk_triton
+from talon_kernels.rotary_write.triton import rotary_write_triton
 from talon_kernels.tree_attention.triton import tree_attention_triton
 
 
@@ -90,10 +91,14 @@ for prefix, nodes, capacity, room in ((0, 1, 16, 1), (1, 14, 100, 16), (16, 15, 
     commit_path_triton(known.slabs, known.word, packed.sequences, walks)
     commit_path_triton(known.slabs, known.word, packed.sequences, walks, table, 6)
     flat = torch.zeros(2 * nodes, dtype=torch.int32)
+    places, angles = torch.zeros(2, nodes, dtype=torch.int64), torch.empty(2, nodes, 64, dtype=torch.bfloat16)
+    rotated = torch.empty(nodes, 8, 64, dtype=torch.bfloat16), *torch.empty(2, nodes, 2, 64, dtype=torch.bfloat16)
+    more = torch.empty((9 + capacity, 2, 64, 64), dtype=torch.bfloat16)
+    rotary_write_triton(*rotated, *map(torch.clone, angles), more, more, *map(torch.clone, places), False, False)
     greedy_walk_triton(flat.long(), flat, flat, packed.sequences, torch.zeros(nodes, dtype=torch.int32), nodes)
 for name, found in keys.items():
     print(name, len(found))
-assert len(keys) == 4, keys
+assert len(keys) == 5, keys
 sys.exit(any(len(found) > 1 for found in keys.values()))
 """
 

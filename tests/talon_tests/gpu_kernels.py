@@ -20,9 +20,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # where pytest finds `tal
 
 from talon_kernels import compiling
 from talon_kernels.commit_path import commit_path
+from talon_kernels.rotary_write import rotary_write
 from talon_kernels.tree_attention.triton import tree_attention_triton
 from talon_tests.attended import buffers, check, layout_of, packed, used_rows
 from talon_tests.pages import paged
+from talon_tests.rounding import check_rounded
 
 KEPT = Path(__file__).parents[1] / "kernels" / "compiled.json"
 
@@ -92,7 +94,34 @@ class Committing:
             assert torch.equal(got.view(torch.uint8), own.view(torch.uint8)), "other rows moved than in the reference"
 
 
-def cases(few: bool) -> Iterator[Attending | Committing]:
+@attrs.frozen
+class Rotating:
+    """One launch of `rotary_write`: some dimensions are turned, in heads whose size is no power of two."""
+
+    dtype: torch.dtype
+
+    @property
+    def name(self) -> str:
+        return f"rotary_write {str(self.dtype).removeprefix('torch.')}, in pages"
+
+    def run(self, device: torch.device) -> None:
+        rows, heads, kv_heads, head_dim, rotary = 7, 6, 2, 80, 32
+        query, key, value = (torch.randn(rows, count, head_dim).to(self.dtype) for count in (heads, kv_heads, kv_heads))
+        turns = 7 * torch.rand(rows, rotary)
+        given = [query, key, value, *(angles.to(self.dtype) for angles in (turns.cos(), turns.sin()))]
+        pages = [torch.randn(5, kv_heads, PAGE, head_dim).to(self.dtype) for _ in range(2)]
+        places = torch.tensor([[3, 3, 1, 4, 0, 2, 2], [0, 63, 1, 5, 0, 7, 62]])
+        low, truth = ([one.clone().to(of) for one in (*given, *pages)] for of in (self.dtype, torch.float64))
+        low_query, true_query = (rotary_write(*of, *places, backend="reference") for of in (low, truth))
+        there = [one.to(device) for one in (*given, *pages, *places)]
+        got = rotary_write(*there, backend="triton")
+        check_rounded(got, low_query, true_query)
+        for own, others, true in zip(there[5:7], low[5:], truth[5:], strict=True):
+            check_rounded(own, others, true)
+        assert torch.equal(there[6].cpu().view(torch.uint8), low[6].view(torch.uint8)), "values are not those given"
+
+
+def cases(few: bool) -> Iterator[Attending | Committing | Rotating]:
     """What is launched."""
     ways: tuple[dict[str, Any], ...] = ({}, {"window": 40}, {"in_pages": True})
     if few:
@@ -101,6 +130,7 @@ def cases(few: bool) -> Iterator[Attending | Committing]:
         for dtype, head_dim, batch, way in product((torch.bfloat16, torch.float32), (64, 128), (1, 3), ways):
             yield Attending(dtype, head_dim, batch, **way)
     yield Committing(torch.bfloat16)
+    yield Rotating(torch.bfloat16)
 
 
 def measured() -> list[dict[str, Any]]:
