@@ -51,6 +51,8 @@ class _Place:
         self.forward = forward
         self._classes = [(one, type(one), _forward_of(type(one))) for one in (module, *module.children())]
         self.parts = [one.__dict__ for one in module.modules()]
+        configs = (own.get("config") for own in self.parts)  # which a forward may read
+        self.parts += [vars(config) for config in configs if hasattr(config, "__dict__")]
 
     def free(self) -> bool:
         """Whether nobody has given the module, or a part whose work is replaced, another class or `forward`."""
@@ -224,11 +226,13 @@ def _forward_of(cls: type) -> Any:
 
 
 def _settings(own: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers and words among a module's attributes; a session itself changes `training`."""
-    return {name: value for name, value in own.items() if type(value) in _PLAIN_TYPES and name != "training"}
+    """The numbers and words among the attributes of a module, or of its configuration."""
+    return {name: value for name, value in own.items() if type(value) in _PLAIN_TYPES and name not in _OF_SESSIONS}
 
 
 _PLAIN_TYPES = {bool, int, float, str}
+_OF_SESSIONS = {"training", "_attn_implementation_internal"}
+"""What a session itself changes."""
 
 
 def _patched(own: Mapping[str, Any]) -> bool:
@@ -256,7 +260,12 @@ def same(module: nn.Module, forward: Forward, probe: Tensor, error: float = PROB
         expected, got = type(module).forward(module, probe), forward(probe)
     except (RuntimeError, TypeError, ValueError, AttributeError):
         return False
-    if type(expected) is not Tensor or expected.shape != got.shape or expected.dtype != got.dtype:
+    return type(expected) is Tensor and agree(expected, got, error)
+
+
+def agree(expected: Tensor, got: Tensor, error: float) -> bool:
+    """Whether numbers are the same but for an error, relative to the largest of their row; each row has such a one."""
+    if expected.shape != got.shape or expected.dtype != got.dtype:
         return False
     # Cancelling sums may be far off relative to themselves, not relative to the largest of their row.
     size = expected.abs().amax(dim=-1, keepdim=True) if expected.numel() else torch.zeros(1)

@@ -156,7 +156,7 @@ class NativeAccelerator(Accelerator):
 
 
 class TritonAccelerator(Accelerator):
-    """Triton's norms, sums and gates in the place of a model's own on a GPU; taken where it is asked for by name."""
+    """Triton's norms, sums, gates and rotary embedding in the place of a model's own; taken where asked for by name."""
 
     name = "triton"
     automatic = False  # no GPU has measured it yet

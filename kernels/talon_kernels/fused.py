@@ -1,14 +1,15 @@
 """Makes a transformers model's own layers faster on a GPU, by fewer launches, for as long as one asks for it.
 
 Between its products a decoder layer does some forty small operations, each of which is a launch that takes longer than
-its work. Norms, the sum before the second of them, and gates of MLPs are one launch each here. As on a CPU, a layer is
-replaced only after its replacement reproduced its output on random input, on the device, and no model is known by name.
+its work. Norms, the sum before the second of them, gates of MLPs, and rotary embedding with the write of keys and
+values are one launch each here. As on a CPU, a layer is replaced only after its replacement reproduced its output on
+random input, on the device, and no model is known by name.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -16,9 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from talon_kernels.acceleration import PROBE_ERROR, PROBE_SCALES, Acceleration, replaced, same
+from talon_kernels.fused_attention import attention_forward, query_weight, rotary_widths
 from talon_kernels.gated_unit import gated_unit
 from talon_kernels.gated_unit.native import KINDS
-from talon_kernels.replacements import MLP_CHILDREN, Forward, activates, eps_name, listened_to
+from talon_kernels.replacements import MLP_CHILDREN, Forward, activates, eps_name, learns, listened_to
 from talon_kernels.rms_norm import add_rms_norm, rms_norm
 from talon_kernels.triton_runtime import MOST_WIDE, TYPES
 
@@ -31,10 +33,11 @@ ROUNDING = 4.0
 
 @torch.no_grad()
 def fuse(model: nn.Module) -> Acceleration:
-    """Prepare fused forwards for a model's RMS norms, gated MLPs and decoder layers. Nothing is changed yet.
+    """Prepare fused forwards for a model's RMS norms, gated MLPs, attention and decoder layers. Nothing is changed yet.
 
     Args:
-        model: on a GPU, or on the CPU where Triton interprets; in float32, bfloat16 or float16.
+        model: on a GPU, or on the CPU where Triton interprets; in float32, bfloat16 or float16. Attention is left alone
+            where `talon_core.hf` was not imported, by which transformers knows TALON's.
 
     Returns:
         A context; see `Acceleration`.
@@ -42,21 +45,37 @@ def fuse(model: nn.Module) -> Acceleration:
     found: list[tuple[str, nn.Module, Forward]] = []
     left: Counter[str] = Counter()
     generator = torch.Generator().manual_seed(0)  # preparing must not move the random numbers of the user
+    widths = rotary_widths(model)
     for module in model.modules():
-        for kind, candidates in (("rms norm", _norms), ("gated mlp", _gates), ("decoder layer", _layers)):
-            weight, forwards, meanwhile = candidates(module)
-            if weight is None or "forward" in module.__dict__:
-                continue
-            probe = torch.randn((1, len(PROBE_SCALES), weight.shape[-1]), generator=generator)
-            probe = (probe * torch.tensor(PROBE_SCALES)[:, None]).to(weight.device, weight.dtype)
-            error = max(PROBE_ERROR, ROUNDING * torch.finfo(weight.dtype).eps)
-            with meanwhile:
-                chosen = next((forward for forward in forwards if same(module, forward, probe, error)), None)
-            if chosen is None:
+        for kind, forward in _tried(module, widths, generator) if "forward" not in module.__dict__ else ():
+            if forward is None:
                 left[kind] += 1
             else:
-                found.append((kind, module, chosen))
+                found.append((kind, module, forward))
     return Acceleration(found, left, None)
+
+
+def _tried(
+    module: nn.Module, widths: Sequence[int], generator: torch.Generator
+) -> Iterator[tuple[str, Forward | None]]:
+    """The kinds that a module may be of, and of each the forward that reproduced its output, or None."""
+    for kind, candidates in (("rms norm", _norms), ("gated mlp", _gates), ("decoder layer", _layers)):
+        weight, forwards, meanwhile = candidates(module)
+        if weight is not None:
+            probe, error = _probe(weight, generator)
+            with meanwhile:
+                chosen = next((forward for forward in forwards if same(module, forward, probe, error)), None)
+            yield kind, chosen
+    weight = query_weight(module)
+    if widths and weight is not None:
+        yield "attention", attention_forward(module, *_probe(weight, generator), widths, generator)
+
+
+def _probe(weight: Tensor, generator: torch.Generator) -> tuple[Tensor, float]:
+    """Rows of the width that a weight reads, on its device and of its type, and the error that is allowed there."""
+    probe = torch.randn((1, len(PROBE_SCALES), weight.shape[-1]), generator=generator)
+    probe = (probe * torch.tensor(PROBE_SCALES)[:, None]).to(weight.device, weight.dtype)
+    return probe, max(PROBE_ERROR, ROUNDING * torch.finfo(weight.dtype).eps)
 
 
 _Candidates = tuple[Tensor | None, list[Forward], AbstractContextManager[None]]
@@ -109,7 +128,7 @@ def _gate_forward(module: nn.Module, kind: str) -> Forward:
         gate, up, down = (children.get(name) for name in MLP_CHILDREN)
         if args or kwargs or gate is None or up is None or down is None or holder.get("act_fn") is not activation:
             return own(module, x, *args, **kwargs)
-        if listened_to(children.get("act_fn")) or _learns(module, x):
+        if listened_to(children.get("act_fn")) or learns(module, x):
             return own(module, x)
         return down(gated_unit(gate(x), up(x), kind, backend="triton"))
 
@@ -148,7 +167,7 @@ def _layer_forward(module: nn.Module, name: str, offset: float) -> Forward:
         weight = second._parameters.get("weight") if second is not None else None
         if args or attention is None or mlp is None or first is None or not _fits(hidden_states, weight):
             return own(module, hidden_states, *args, **kwargs)
-        if listened_to(second) or _learns(module, hidden_states):
+        if listened_to(second) or learns(module, hidden_states):
             return own(module, hidden_states, **kwargs)
         assert weight is not None
         attended = attention(hidden_states=first(hidden_states), **kwargs)[0]
@@ -156,13 +175,6 @@ def _layer_forward(module: nn.Module, name: str, offset: float) -> Forward:
         return total + mlp(normed)
 
     return forward
-
-
-def _learns(module: nn.Module, x: Tensor) -> bool:
-    """Whether somebody wants a gradient of an input, or of a parameter of a module or of its parts."""
-    if not torch.is_grad_enabled():
-        return False
-    return x.requires_grad or any(parameter.requires_grad for parameter in module.parameters())
 
 
 def _plain(weight: Tensor) -> bool:

@@ -182,7 +182,7 @@ def mlp_candidates(library: Library, module: nn.Module, narrow: dict[Tensor, Nar
     if not set(MLP_CHILDREN) <= children.keys() or not hasattr(module, "act_fn"):
         return None
     others = [child for name, child in children.items() if child is not None and name not in MLP_CHILDREN]
-    if _has_tensors(module, recurse=False) or any(_has_tensors(child) for child in others):
+    if has_tensors(module, recurse=False) or any(has_tensors(child) for child in others):
         return None  # which the replacement would not read
     for name in MLP_CHILDREN:
         child = children[name]
@@ -194,13 +194,21 @@ def mlp_candidates(library: Library, module: nn.Module, narrow: dict[Tensor, Nar
     return width, [_mlp_forward(library, module, kind, narrow) for kind in KINDS if activates(module, kind)]
 
 
-def _has_tensors(module: nn.Module, recurse: bool = True) -> bool:
+def has_tensors(module: nn.Module, recurse: bool = True) -> bool:
+    """Whether a module has parameters or buffers, or a part of it does."""
     return any(True for _ in chain(module.parameters(recurse), module.buffers(recurse)))
 
 
 def listened_to(child: nn.Module | None) -> bool:
     """Whether somebody has put a hook on a module, which must be called itself then."""
     return child is not None and bool(child._forward_hooks or child._forward_pre_hooks)
+
+
+def learns(module: nn.Module, x: Tensor) -> bool:
+    """Whether somebody wants a gradient of an input, or of a parameter of a module or of its parts."""
+    if not torch.is_grad_enabled():
+        return False
+    return x.requires_grad or any(parameter.requires_grad for parameter in module.parameters())
 
 
 def activates(module: nn.Module, kind: str) -> bool:

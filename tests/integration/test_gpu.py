@@ -21,6 +21,7 @@ from talon_core.target import NodeDraws
 from talon_drafters.eagle3.network import Eagle3Config, Eagle3Head
 from talon_drafters.heads.feature_drafter import FeatureDrafter
 from talon_kernels import TritonAttention
+from talon_kernels.fused import fuse
 from talon_strategies import Match, Talon
 from talon_tests.tiny_models import tiny_model
 
@@ -70,6 +71,20 @@ def test_the_output_is_plain_greedy_decoding(exact, architecture, way, graphs):
         expected = model.generate(ids, attention_mask=torch.ones_like(ids), **config)[0, len(prompt) :].tolist()
         assert decoder.generate(prompt, max_new_tokens=60).token_ids == expected
         assert result.token_ids == expected
+    assert decoder.target.runner.executor.failure is None
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "gemma3", "phi", "cohere"])
+def test_with_fused_layers_the_output_is_plain_greedy_decoding(exact, architecture, graphs):
+    model = on_gpu(architecture)
+    decoder = load(model, policy=WAYS["ngram"][0], drafter="ngram", graphs=graphs, accelerate="triton")
+    assert fuse(model).summary()["attention"] == model.config.num_hidden_layers
+    for prompt in PROMPTS:
+        ids = torch.tensor([prompt], device="cuda")
+        config = {"do_sample": False, "max_new_tokens": 30, "pad_token_id": 0}
+        expected = model.generate(ids, attention_mask=torch.ones_like(ids), **config)[0, len(prompt) :].tolist()
+        assert decoder.generate(prompt, max_new_tokens=30).token_ids == expected
     assert decoder.target.runner.executor.failure is None
 
 

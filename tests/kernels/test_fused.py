@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import talon_core.hf.attention  # noqa: F401  # by which transformers knows the attention that modules are tried with
 from talon_core import load
 from talon_core.plugins.backends import choose_accelerator
 from talon_core.plugins.registry import load_registry
@@ -15,28 +16,17 @@ from talon_kernels.gated_unit import gated_unit
 from talon_kernels.gated_unit.reference import gated_unit_reference
 from talon_kernels.rms_norm import add_rms_norm, rms_norm
 from talon_kernels.rms_norm.reference import add_rms_norm_reference, rms_norm_reference
+from talon_tests.rounding import check_rounded
 from talon_tests.tiny_models import tiny_model
 
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
 ROWS, HIDDEN = st.sampled_from([0, 1, 7, 63]), st.sampled_from([1, 7, 63, 64, 100, 576])
 REPLACED = {
-    "llama": {"decoder layer": 4, "gated mlp": 4, "rms norm": 9},
-    "qwen3": {"decoder layer": 4, "gated mlp": 4, "rms norm": 17},
-    "gemma2": {"gated mlp": 4, "rms norm": 17},
+    "llama": {"attention": 4, "decoder layer": 4, "gated mlp": 4, "rms norm": 9},
+    "qwen3": {"attention": 4, "decoder layer": 4, "gated mlp": 4, "rms norm": 17},
+    "gemma2": {"attention": 4, "gated mlp": 4, "rms norm": 17},
     "gpt2": {},
 }
-
-
-def check(got, low, truth):
-    """Twice the error of the reference in its type, and one rounding step of the largest number."""
-    assert got.shape == low.shape
-    assert got.dtype == low.dtype
-    if not got.numel():
-        return
-    got, low = got.cpu().double(), low.cpu()
-    step = torch.finfo(low.dtype).eps * truth.abs().max().item()
-    allowed = 2 * (low.double() - truth).abs().max().item() + step
-    assert (got - truth).abs().max().item() <= allowed
 
 
 def rows(count, hidden, dtype, seed=0, scale=1.0):
@@ -58,12 +48,14 @@ def test_norms_and_sums_have_the_error_of_their_type(device, count, hidden, dtyp
     wide = weight.double()
     there = [one.to(device) for one in (x, residual, weight)]
     got = rms_norm(there[0], there[2], 1e-5, offset, backend="triton")
-    check(got, rms_norm_reference(x, weight, 1e-5, offset), rms_norm_reference(x.double(), wide, 1e-5, offset))
+    check_rounded(got, rms_norm_reference(x, weight, 1e-5, offset), rms_norm_reference(x.double(), wide, 1e-5, offset))
     total, got = add_rms_norm(*there, 1e-5, offset, backend="triton")
     total, (expected, _) = total.cpu(), add_rms_norm_reference(x, residual, weight, 1e-5, offset)
     # the interpreter cuts bfloat16 off where a GPU rounds
     assert ((total - expected).abs() <= torch.finfo(dtype).eps * expected.abs()).all()
-    check(got, rms_norm_reference(total, weight, 1e-5, offset), rms_norm_reference(total.double(), wide, 1e-5, offset))
+    check_rounded(
+        got, rms_norm_reference(total, weight, 1e-5, offset), rms_norm_reference(total.double(), wide, 1e-5, offset)
+    )
 
 
 @pytest.mark.parametrize("kind", ["silu", "gelu_tanh"])
@@ -72,7 +64,7 @@ def test_gates_have_the_error_of_their_type(device, dtype, kind):
     gate = torch.cat([torch.linspace(-30, 30, 1501), torch.tensor([0.0, 3e4, -3e4])]).to(dtype)
     up = rows(1, len(gate), dtype)[0]
     got = gated_unit(gate.to(device), up.to(device), kind, backend="triton")
-    check(got, gated_unit_reference(gate, up, kind), gated_unit_reference(gate.double(), up.double(), kind))
+    check_rounded(got, gated_unit_reference(gate, up, kind), gated_unit_reference(gate.double(), up.double(), kind))
     assert gated_unit(gate[:0].to(device), up[:0].to(device), kind, backend="triton").shape == (0,)
 
 

@@ -3,14 +3,15 @@
 import ctypes
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 from typing import Any
 from weakref import WeakSet
 
 import pytest
 import torch
 
+from talon_core.testing.tape import Tape
 from talon_kernels.commit_path import BufferTable
 
 
@@ -166,6 +167,44 @@ def guard_buffers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BufferTable, "__init__", made_table)
     patch.setattr(executor, "_init_args_hst", prepared)
     patch.setattr(executor, "_restore_args_dev", restored)
+
+
+def tape_launches(patch: pytest.MonkeyPatch) -> None:
+    """Let each launch of an interpreted kernel be one step on the tape that is entered, as it is one node of a graph.
+
+    Args:
+        patch: undoes it.
+    """
+    executor = pytest.importorskip("triton.runtime.interpreter").GridExecutor
+    launch = executor.__call__
+
+    def launched(own: Any, *arguments: Any, **options: Any) -> None:
+        if Tape.current is None:
+            launch(own, *arguments, **options)
+        else:
+            Tape.current.note(Launch(own.fn.__name__, partial(launch, own)), arguments, options)
+
+    patch.setattr(executor, "__call__", launched)
+
+
+class Launch:
+    """A launch as a step on a tape.
+
+    Args:
+        name: of the kernel.
+        launch: does it.
+    """
+
+    def __init__(self, name: str, launch: Callable[..., None]) -> None:
+        self._name = name
+        self._launch = launch
+
+    def name(self) -> str:
+        """As operations of torch have it."""
+        return self._name
+
+    def __call__(self, *arguments: Any, **options: Any) -> None:
+        self._launch(*arguments, **options)
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
