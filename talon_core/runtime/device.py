@@ -322,7 +322,7 @@ class DeviceExecutor(Executor):
             shape = PackedShape(batch, node_room(largest), queries, min(most, queries))
             if self._recordings.has_place_for(_key(shape, width, wanted)):
                 with suppress(torch.OutOfMemoryError):  # perhaps no pass as large will come
-                    self._recorded(shape, width, wanted)
+                    self._recorded(shape, width, wanted, now=False)
 
     def walked_rows(self, rows: Tensor, inputs: PassInputs, walks: Walks) -> dict[int, Tensor]:
         if not walks:
@@ -457,20 +457,21 @@ class DeviceExecutor(Executor):
             self._recordings.forget_passes()
             self._reallocations = self.cache.reallocations
 
-    def _recorded(self, shape: PackedShape, width: int, kind: _Kind[Any]) -> Recorded:
+    def _recorded(self, shape: PackedShape, width: int, kind: _Kind[Any], now: bool = True) -> Recorded:
         """What is kept of passes of a kind and a size; recorded the first time.
 
         Args:
             shape: of the layout.
             width: pages of each sequence.
             kind: of the pass.
+            now: whether it is to be run; as `wanted` of `Recordings.record`.
         """
         key = _key(shape, width, kind)
         found = self._recordings.find(key)
         if found is None:
             memory = _Memory(shape, width, kind.fill, lambda size: self._outbox(size, self.device))
             memory.send_nothing()
-            found = self._recordings.record(key, memory, lambda: self._work(memory, kind), on_cache=True)
+            found = self._recordings.record(key, memory, lambda: self._work(memory, kind), on_cache=True, wanted=now)
         return found
 
     def _work(self, memory: _Memory, kind: _Kind[T]) -> T:

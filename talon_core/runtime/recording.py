@@ -174,7 +174,7 @@ class CudaGraphs(Recorder):
 
     Threads of a process capture one after another. Once a capture has broken off, nothing is captured any more in this
     process: the allocators of some versions of PyTorch take it for one that goes on, and then give no memory back, or
-    fail.
+    fail. A capture for which memory was too short ends as others do, and others follow it.
     """
 
     def __init__(self) -> None:
@@ -194,12 +194,18 @@ class CudaGraphs(Recorder):
         self._warm_up(function, before)
         graph = torch.cuda.CUDAGraph()
         pool = self._last.pool() if self._last is not None else None
+        short = False
         try:
             # in the mode "global", what other threads allocate would break the capture off
             with torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"):
-                out = function()
+                try:
+                    out = function()
+                except torch.OutOfMemoryError:
+                    short = True
+                    raise
         except BaseException as error:
-            _CAPTURES.failure = one_line(error)
+            if not (short and isinstance(error, torch.OutOfMemoryError)):  # else it has ended: what fails then differs
+                _CAPTURES.failure = one_line(error)
             raise
         finally:
             torch.cuda.set_stream(before)  # a capture that breaks off leaves its own
@@ -248,7 +254,11 @@ class Recording:
         return self._recorder is not None
 
     def record(self, function: Callable[[], T]) -> tuple[T, Callable[[], None]] | None:
-        """As `Recorder.record`; None where nothing is recorded, or no more."""
+        """As `Recorder.record`; None where nothing is recorded, or no more.
+
+        Raises:
+            torch.OutOfMemoryError: if memory is too short for this one; others may be recorded.
+        """
         if self._recorder is None:
             return None
         try:

@@ -1,9 +1,11 @@
 """What an executor has recorded: the passes and calls that came last, with one memory for what all of them return."""
 
+import warnings
 from collections.abc import Callable, Hashable
 from typing import Any
 
 import attrs
+import torch
 
 from talon_core.runtime.recording import Recorder, Recording
 from talon_core.runtime.results import SharedResults
@@ -71,7 +73,9 @@ class Recordings:
         """Whether nothing is kept under a key yet, and nothing has to be dropped for it."""
         return key not in self._kept and len(self._kept) < MOST_RECORDED
 
-    def record(self, key: Hashable, inputs: Any, work: Callable[[], Any], on_cache: bool) -> Recorded:
+    def record(
+        self, key: Hashable, inputs: Any, work: Callable[[], Any], on_cache: bool, wanted: bool = True
+    ) -> Recorded:
         """Record what comes under a key for the first time.
 
         Args:
@@ -79,13 +83,18 @@ class Recordings:
             inputs: the memory that it reads, which is kept with it.
             work: reads them, and returns a tensor, or a tuple of tensors and tuples.
             on_cache: as in `Recorded`.
+            wanted: whether it is done now, so that it is kept as what runs as it is where memory is too short to record
+                it. A warning says so.
 
         Returns:
-            What is kept now; without `repeat` where nothing is recorded.
+            What is kept now; without `repeat` where nothing is recorded, or memory was too short for it.
+
+        Raises:
+            torch.OutOfMemoryError: if memory is too short to record what is not wanted now; nothing is kept of it.
         """
         moves = self._results.moves
         self.tried += self.active
-        made = self._recording.record(lambda: self._results.copied(work()))
+        made = self._made(work, wanted)
         if self._results.moves != moves or (made is None and self._recording.failure is not None):
             self._forget_results()  # they keep memory of before, or are not repeated any more
         recorded = Recorded(inputs, None, None, on_cache) if made is None else Recorded(inputs, *made, on_cache)
@@ -93,6 +102,18 @@ class Recordings:
         if len(self._kept) > MOST_RECORDED:
             del self._kept[next(iter(self._kept))]
         return recorded
+
+    def _made(self, work: Callable[[], Any], wanted: bool) -> tuple[Any, Callable[[], None]] | None:
+        before = self._results.state()
+        try:
+            return self._recording.record(lambda: self._results.copied(work()))
+        except torch.OutOfMemoryError:
+            self._results.go_back(before)  # nobody else writes to a larger piece
+            if not wanted:
+                raise
+        why = "a pass runs without a CUDA graph, which is slower: there is too little memory for its graph"
+        warnings.warn(why, RuntimeWarning, stacklevel=2)
+        return None
 
     def _forget_results(self) -> None:
         self._kept = {key: one for key, one in self._kept.items() if one.repeat is None}

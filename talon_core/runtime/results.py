@@ -54,6 +54,14 @@ class SharedResults:
             piece = self._pieces[place] = made.new_empty((rows, *made.shape[1:]))
         return piece[: len(made)].copy_(made)
 
+    def state(self) -> tuple[dict[object, Tensor], int]:
+        """The pieces and `moves` as they are now, for `go_back`."""
+        return self._pieces.copy(), self.moves
+
+    def go_back(self, state: tuple[dict[object, Tensor], int]) -> None:
+        """Have the pieces again that there were at some time; recordings of before still write to them."""
+        self._pieces, self.moves = state
+
     def clear(self) -> None:
         """Give up all pieces; recordings that write to them keep theirs."""
         self._pieces.clear()

@@ -5,6 +5,7 @@ from functools import partial
 from threading import Thread
 
 import pytest
+import torch
 
 from talon_core.runtime import recording
 from talon_core.runtime.recording import CudaGraphs, Recording, used_beside
@@ -96,6 +97,39 @@ def test_after_a_capture_that_failed_there_is_no_other(device: Callable[..., Str
             assert len(one.modes) == captures
             assert len(one.done) == before  # it is not warmed up either
     assert failed_to_capture == len(tried) - tried.index("capture_begin")
+
+
+@pytest.mark.parametrize("launch", ["layers", "walk", "commit"])
+def test_a_capture_for_which_memory_is_too_short_keeps_no_other_from_being_captured(
+    device: Callable[..., StreamDevice], launch: str
+) -> None:
+    one = device()
+    recorder = CudaGraphs()
+    _, earlier = recorder.record(partial(work, one))
+    one.short = lambda name: name == launch and one.capturing is not None
+    with pytest.raises(torch.OutOfMemoryError):
+        recorder.record(partial(work, one))
+    one.short = lambda _: False
+    assert (one.current, one.sync_mode) == (one.main, 0)
+    _, later = recorder.record(partial(work, one))
+    for repeat in earlier, later:
+        next_pass(one)
+        repeat()
+    assert one.done.count("capture_end") == 3
+
+
+def test_a_capture_that_breaks_off_where_memory_is_too_short_is_the_last(device: Callable[..., StreamDevice]) -> None:
+    one = device()
+
+    def short(_: str) -> bool:
+        one.broken = one.capturing is not None
+        return one.broken
+
+    one.short = short
+    with pytest.raises(RuntimeError, match="invalidated"):
+        CudaGraphs().record(partial(work, one))
+    with pytest.raises(RuntimeError, match="nothing is captured after"):
+        CudaGraphs().record(partial(work, one))
 
 
 def test_a_pass_that_cannot_be_warmed_up_leaves_others_to_be_captured(device: Callable[..., StreamDevice]) -> None:

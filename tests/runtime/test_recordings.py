@@ -10,14 +10,16 @@ import torch
 from torch import Tensor
 
 from talon_core import TokenTree
-from talon_core.runtime import recordings
+from talon_core.runtime import recording, recordings
 from talon_core.runtime.cache import KeyValueCache, bucket
 from talon_core.runtime.device import PATIENCE, DeviceExecutor, node_room
 from talon_core.runtime.executor import TreeView
 from talon_core.runtime.pages import PAGE_ROWS
+from talon_core.runtime.recording import CudaGraphs
 from talon_core.runtime.results import FEWEST_ROWS, SharedResults
 from talon_core.testing.plain_device import PlainDevice
 from talon_core.testing.tape import TapedBackend, TapeRecorder
+from talon_tests.streams import StreamDevice
 
 CPU = torch.device("cpu")
 VOCAB, WIDTH, LARGEST = 50, 6, 90
@@ -132,6 +134,65 @@ def test_a_size_for_which_there_is_no_memory_is_left_out(monkeypatch: pytest.Mon
     monkeypatch.setattr(recorder, "record", record)
     prepared(executor, 1, 64)  # 1, 2, 4, 8, 16, 32, 48 and 64
     assert (executor.preparations, executor.recorded, executor.failure) == (8, 6, None)
+
+
+def chain(nodes: int) -> TokenTree:
+    return TokenTree(np.arange(nodes) % VOCAB, np.arange(-1, nodes - 1), np.zeros(nodes))
+
+
+def test_a_graph_that_memory_is_too_short_for_is_left_out_and_its_pass_runs_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = StreamDevice()
+    device.install(monkeypatch)
+    monkeypatch.setattr(recording, "_CAPTURES", recording._Captures())
+    executor = DeviceExecutor(PlainDevice(), CPU, CudaGraphs())
+    sizes: list[int] = []  # of the passes that Python has run
+
+    def work(view: TreeView) -> tuple[Tensor, Tensor]:
+        sizes.append(len(view.ids))
+        device.short = lambda _: device.capturing is not None and len(view.ids) > 16
+        device.launch("layers", reads=("inputs",), writes=("logits",))
+        return outputs(view)
+
+    def walk(nodes: int) -> Tensor:
+        inputs = executor.inputs({0: (chain(nodes), 0)})
+        return executor.walk(inputs, work, "outputs", [0], frozenset())[0][0][:nodes].clone()
+
+    executor.cache.open(0, 300)
+    executor.prepare([0], 64, work, "outputs", frozenset())
+    assert sizes == [size for size in (64, 48, 32, 16, 8, 4, 2, 1) for _ in range(3)]
+    assert (executor.preparations, executor.recorded, executor.failure) == (8, 5, None)
+    sizes.clear()
+    with pytest.warns(RuntimeWarning, match="there is too little memory for its graph"):
+        found = walk(40)
+    assert torch.equal(found, TABLE[:40])
+    assert torch.equal(walk(41), TABLE[:41])
+    walk(13)
+    assert sizes == [48] * 5  # two to warm up, one to capture, and two passes
+    assert (executor.preparations, executor.recorded, executor.failure) == (9, 5, None)
+
+
+def test_what_memory_is_too_short_for_drops_nothing_and_takes_no_room_for_results(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    executor, recorder = recorded()
+    executor.call("sign", torch.neg, torch.ones(3, 2))
+
+    def record(function: Any) -> Any:
+        function()  # in memory for what it returns
+        raise torch.OutOfMemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder, "record", record)
+        with pytest.warns(RuntimeWarning, match="too little memory"):
+            large = executor.call("sign", torch.neg, torch.ones(500, 2))
+    assert len(large) == 500
+    for rows in 3, 4:
+        assert executor.call("sign", torch.neg, torch.ones(rows, 2))[:rows].tolist() == [[-1, -1]] * rows
+    assert recorder.recorded == 1
+    executor.call("half", torch.neg, torch.ones(3, 2))
+    assert recorder.retained == FEWEST_ROWS * 2 * 4
 
 
 def test_what_is_recorded_before_it_is_wanted_drops_nothing_that_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,10 +85,12 @@ class StreamDevice:
     Attributes:
         done: what operations were tried, by name.
         modes: the error mode of each capture that was tried.
+        short: tells of a launch, by its name, whether there is too little memory for it; that breaks no capture off.
     """
 
     def __init__(self, fails_at: int | None = None) -> None:
         self.fails_at = fails_at
+        self.short: Callable[[str], bool] = lambda _: False
         self.done: list[str] = []
         self.modes: list[str] = []
         self.streams: list[Stream] = []
@@ -126,6 +128,8 @@ class StreamDevice:
     def launch(self, name: str, reads: tuple[str, ...] = (), writes: tuple[str, ...] = ()) -> None:
         """A kernel on the current stream, or one that is captured."""
         self.operate(name)
+        if self.short(name):
+            raise torch.OutOfMemoryError(f"there is too little memory for {name}")
         if self.capturing is not None and self.capturing.stream is self.current:
             self.capturing.nodes.append(lambda: self._run(reads, writes))
         else:
