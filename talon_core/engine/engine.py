@@ -34,6 +34,7 @@ from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.request import Request
 from talon_core.rounds import Round
 from talon_core.rule import AcceptanceRule
+from talon_core.runtime.transfers import wait_for
 from talon_core.schedule import Schedule
 from talon_core.source_chooser import SourceChooser, check_sources
 from talon_core.target import Target
@@ -444,6 +445,7 @@ class Engine:
             told = {slot: Part(starts[slot], count, features[slot]) for slot, count in parts.items()}
             with self.parts.blaming("read"):
                 self.parts.drafter.read(told)
+            wait_for(self.parts.target.device)  # or the first round would take what the prompt does
             seconds = self.now() - start
             for slot, count in parts.items():
                 new[slot].heard(count, seconds)

@@ -22,6 +22,7 @@ from talon_core.errors import blaming
 from talon_core.inquiry import Inquirer
 from talon_core.rounds import Round
 from talon_core.rule import AcceptanceRule, Accepted
+from talon_core.runtime.transfers import wait_for
 from talon_core.target import Target
 from talon_core.tree import IntArray, TokenTree, read_only
 
@@ -199,6 +200,8 @@ class Stages:
             trees = {slot: trees[slot] for slot in left}
             with self._spans.of("verify", left):
                 verified = parts.target.verify(trees, offered.greedy, **more)
+                if not (verified.prepared or verified.accepted):  # a target that has walked has waited
+                    self._wait()
             nodes, context = sum(map(len, trees.values())), max(self._sequences[slot].length for slot in left)
             if not verified.prepared:
                 self._measured.verified(nodes, context, len(left), self._spans[next(iter(left))][-1].seconds)
@@ -216,6 +219,11 @@ class Stages:
                         accepted[slot] = self._sequences[slot].accept(parts.rule, tree, outputs)
             return accepted, {*verified.accepted}, answers
         return accepted, set(), answers
+
+    def _wait(self) -> None:
+        """Wait for the target's pass, where somebody learns from its seconds: else they are those of its launch."""
+        if self._measured is self._costs:
+            wait_for(self._parts.target.device)
 
     def _offered(self, trees: Mapping[int, TokenTree]) -> Offered:
         """Of which of these trees the target may choose the path by itself."""

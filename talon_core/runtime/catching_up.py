@@ -6,6 +6,7 @@ from time import perf_counter
 import torch
 
 from talon_core.drafter import Reading
+from talon_core.runtime.transfers import wait_for
 
 
 def timed_reading(device: torch.device, tokens: int, read: Callable[[], object]) -> Reading | None:
@@ -18,14 +19,8 @@ def timed_reading(device: torch.device, tokens: int, read: Callable[[], object])
     """
     if not tokens:
         return None
-    _wait_for(device)
+    wait_for(device)
     started = perf_counter()
     read()
-    _wait_for(device)
+    wait_for(device)
     return Reading(tokens, perf_counter() - started)
-
-
-def _wait_for(device: torch.device) -> None:
-    """Wait for what the current stream of a GPU does."""
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()

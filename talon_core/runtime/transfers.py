@@ -43,9 +43,14 @@ def sent_together(arrays: Sequence[NDArray[Any] | Sequence[NDArray[Any]]], devic
 def fetched(found: Tensor) -> Tensor:
     """A tensor's numbers on the host, as soon as they are there; on a CPU it is the tensor itself."""
     here = found.to("cpu", non_blocking=found.is_cuda)  # into pinned memory; others are waited for by PyTorch
-    if found.is_cuda:
-        torch.cuda.current_stream(found.device).synchronize()
+    wait_for(found.device)
     return here
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait for what the current stream of a GPU does; elsewhere all is done when it was called."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
 
 
 class Outbox:

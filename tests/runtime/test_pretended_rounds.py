@@ -72,6 +72,19 @@ def test_what_a_round_asks_that_is_drawn_on_the_host_does_not_grow(told):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "part"),
+    [
+        *[(what, "verify") for what in ("plain", "draft model", "head", "hydra", "drawn", "drawn on the host")],
+        *[(what, "draft") for what in ("draft model", "head", "hydra")],
+    ],
+)
+def test_no_pass_is_over_before_its_device_was_waited_for(told, what, part):
+    """Or what is learnt from its seconds is what it takes to launch it."""
+    assert told[what]["without a wait"][part] == 0
+
+
+@pytest.mark.slow
 def test_a_model_that_asks_its_device_is_seen_to(told):
     found = told["asking"]
     assert found["tokens"] == told["expected"]["greedy"][:1]

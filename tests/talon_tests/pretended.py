@@ -8,6 +8,7 @@ have one more kind of device, "privateuseone", instead. It stays known to the pr
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -54,6 +55,7 @@ class Pretended(TorchDispatchMode):
         largest: numbers of the largest of these.
         asked: other questions to a device, by the operation.
         between: copies from device to device.
+        waits: when a device was waited for, by `perf_counter`: for numbers, for an answer, or by `wait_for`.
     """
 
     def __init__(self) -> None:
@@ -66,6 +68,12 @@ class Pretended(TorchDispatchMode):
         """Count from 0."""
         self.sent = self.fetched = self.largest = self.between = 0
         self.asked: Counter[str] = Counter()
+        self.waits: list[float] = []
+
+    def wait_for(self, device: torch.device) -> None:
+        """What stands for `talon_core.runtime.transfers.wait_for`."""
+        if device.type == KIND:
+            self.waits.append(perf_counter())
 
     @property
     def counts(self) -> dict[str, int]:
@@ -104,6 +112,7 @@ class Pretended(TorchDispatchMode):
         self._check(func.name(), args, tensors, theirs)
         if theirs and func.name() in ASKS:
             self.asked[func.name()] += 1
+            self.waits.append(perf_counter())
         with _disable_current_modes():
             out = func(*mapped(_here, args), **mapped(_here, kwargs))
         moves = wanted is not None and bool(tensors) and tensors[0].device != wanted
@@ -141,6 +150,7 @@ class Pretended(TorchDispatchMode):
             self.sent += 1
         elif target.type != KIND:
             self.fetched += 1
+            self.waits.append(perf_counter())
             self.largest = max(self.largest, source.numel())
         else:
             self.between += 1

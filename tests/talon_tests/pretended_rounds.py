@@ -4,8 +4,11 @@ A process of its own, as it has one more kind of device from then on.
 """
 
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -13,11 +16,15 @@ from talon_core import load
 from talon_core.certify.exact import Given
 from talon_core.decoding.decoder import Decoder
 from talon_core.drafter import FINAL_STATE
+from talon_core.engine import engine, stages
 from talon_core.hf.frontend import HFFrontend
 from talon_core.hf.target import HFTarget
 from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import build
+from talon_core.request import Result
+from talon_core.rounds import Span
 from talon_core.rule import AcceptanceRule
+from talon_core.runtime import catching_up, transfers
 from talon_core.runtime.embeddings import shared_embedding
 from talon_core.testing.plain_device import PlainDevice
 from talon_drafters.eagle3.network import Eagle3Config, Eagle3Head
@@ -100,7 +107,23 @@ def of_rounds(
     _, short, long = found
     tokens = [one.token_ids for one in results]
     asked = {"tokens": tokens, "questions": dict(pretended.asked), "largest": pretended.largest}
+    asked["without a wait"] = without_a_wait(pretended, results)
     return {**{name: long[name] - short[name] for name in long}, **asked}
+
+
+def without_a_wait(pretended: Pretended, results: Sequence[Result]) -> dict[str, int]:
+    """How many passes of the target, and layers of the drafter, were over before their device was waited for."""
+    found = {"verify": 0, "draft": 0}
+    for round_ in [one for result in results for one in result.rounds]:
+        begin = min(span.start for span in round_.spans if span.part == "verify")
+        for span in round_.spans:
+            if span.part in found and span.start <= begin and not _waited(pretended, span):
+                found[span.part] += 1
+    return found
+
+
+def _waited(pretended: Pretended, span: Span) -> bool:
+    return bisect_left(pretended.waits, span.start) < bisect_right(pretended.waits, span.end)
 
 
 def _asks(_module: object, _args: object, out: torch.Tensor) -> torch.Tensor:
@@ -122,7 +145,10 @@ def main() -> None:
         here = load(tiny_model("llama"), drafter="ngram", policy=own, rule=rule, attention="sdpa")
         expected[method] = [one.token_ids for one in here.generate(PROMPTS, max_new_tokens=LONG, **DRAWN)]
     told: dict[str, Any] = {"expected": expected}
-    with Pretended() as pretended:
+    with ExitStack() as stack:
+        pretended = stack.enter_context(Pretended())
+        for module in (transfers, catching_up, engine, stages):
+            stack.enter_context(patch.object(module, "wait_for", pretended.wait_for))
         model = tiny_model("llama")
         pretended.move(model)
         for method in METHODS:
