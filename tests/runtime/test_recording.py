@@ -67,6 +67,24 @@ def test_the_stub_finds_what_is_not_in_order(device: Callable[..., StreamDevice]
         work(one)
 
 
+def test_all_captures_of_a_recorder_have_one_pool_though_nobody_keeps_the_graphs(
+    device: Callable[..., StreamDevice],
+) -> None:
+    one = device()
+    recorder = CudaGraphs()
+    for _ in range(3):
+        recorder.record(partial(work, one))
+    one.short = lambda _: one.capturing is not None
+    with pytest.raises(torch.OutOfMemoryError):
+        recorder.record(partial(work, one))
+    one.short = lambda _: False
+    recorder.record(partial(work, one))
+    assert len(one.pools) == 5
+    assert len({*one.pools}) == 1
+    CudaGraphs().record(partial(work, one))
+    assert one.pools[-1] is not one.pools[0]  # graphs of one pool may not be repeated beside one another
+
+
 def test_wherever_recording_fails_order_is_restored(device: Callable[..., StreamDevice]) -> None:
     tried = operations(device)
     assert tried.count("layers") == 3  # two to warm up, and the one that is captured

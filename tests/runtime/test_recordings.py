@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from talon_core import TokenTree
+from talon_core.attention import PackedShape
 from talon_core.runtime import recording, recordings
 from talon_core.runtime.cache import KeyValueCache, bucket
 from talon_core.runtime.device import PATIENCE, DeviceExecutor, node_room
@@ -17,6 +19,7 @@ from talon_core.runtime.executor import TreeView
 from talon_core.runtime.pages import PAGE_ROWS
 from talon_core.runtime.recording import CudaGraphs
 from talon_core.runtime.results import FEWEST_ROWS, SharedResults
+from talon_core.runtime.transfers import Outbox
 from talon_core.testing.plain_device import PlainDevice
 from talon_core.testing.tape import TapedBackend, TapeRecorder
 from talon_tests.streams import StreamDevice
@@ -35,6 +38,23 @@ def outputs(view: TreeView) -> tuple[Tensor, Tensor]:
 def recorded() -> tuple[DeviceExecutor, TapeRecorder]:
     recorder = TapeRecorder()
     return DeviceExecutor(TapedBackend(PlainDevice()), CPU, recorder), recorder
+
+
+class Inputs:
+    """Makes the memory that passes read, and knows which of it somebody keeps."""
+
+    def __init__(self) -> None:
+        self.alive: WeakSet[Outbox] = WeakSet()
+
+    def __call__(self, size: int, device: torch.device) -> Outbox:
+        made = Outbox(size, device)
+        self.alive.add(made)
+        return made
+
+    @property
+    def retained(self) -> int:
+        """Bytes of it, here and on the device."""
+        return sum(one.numbers.nbytes + one.there.nbytes for one in self.alive)
 
 
 def mixed_requests(count: int) -> Iterator[tuple[bool, dict[int, TokenTree]]]:
@@ -68,7 +88,8 @@ def run(executor: DeviceExecutor, walked: bool, trees: dict[int, TokenTree]) -> 
 
 def test_a_hundred_mixed_requests_keep_few_recordings_and_one_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recordings, "MOST_RECORDED", 10)
-    executor, recorder = recorded()
+    inputs, recorder = Inputs(), TapeRecorder()
+    executor = DeviceExecutor(TapedBackend(PlainDevice()), CPU, recorder, inputs)
     most = 0
     for walked, trees in mixed_requests(100):
         most = max(most, sum(map(len, trees.values())))
@@ -79,6 +100,10 @@ def test_a_hundred_mixed_requests_keep_few_recordings_and_one_memory(monkeypatch
         rows = max(FEWEST_ROWS, 1 << (bucket(most) - 1).bit_length())
         walks = sum(FEWEST_ROWS * (2 + 2 * nodes) * 4 for nodes in (64, 256))  # for the longest paths of each
         assert recorder.retained <= rows * (VOCAB + WIDTH) * 4 + walks
+        queries = bucket(most)  # each has an id, a position, a page, a row there and a parent
+        largest = PackedShape(4, 256, queries, queries).size + 4 * executor.cache.width + 5 * queries
+        assert inputs.retained <= 10 * largest * 4 * 2
+        assert len(inputs.alive) <= 10
     assert executor.recorded == len(recorder.alive) == 10
     assert recorder.recorded > 20  # there were more than are kept
 

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from talon_core import TokenTree
-from talon_core.runtime import recording
+from talon_core.runtime import recording, transfers
 from talon_core.runtime.device import DeviceExecutor
 from talon_core.runtime.executor import TreeView
 from talon_core.runtime.recording import CudaGraphs
-from talon_core.runtime.transfers import Outbox
+from talon_core.runtime.transfers import Outbox, fetched, sent
 from talon_core.testing.plain_device import PlainDevice
+from talon_tests.stream_tensors import OnStream, pin
 from talon_tests.streams import Event, Race, StreamDevice
 
 
@@ -84,3 +85,27 @@ def test_without_waiting_for_the_copy_there_is_a_race(
     monkeypatch.setattr(Event, what, lambda _: None)
     with pytest.raises(Race, match="numbers here is used by the host, and may still be used on stream 0"):
         run_passes(device, None)
+
+
+def test_what_is_fetched_is_there_when_it_is_read_and_its_copy_waits_for_nothing(device: StreamDevice) -> None:
+    found = OnStream.of(device, torch.arange(3))
+    assert fetched(found).numpy().tolist() == [0, 1, 2]
+    assert device.done == ["fill", "fetch", "wait for a stream"]
+    assert device.waiting_copies == 0
+
+
+def test_the_stub_finds_numbers_that_are_read_before_they_are_there(
+    device: StreamDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfers, "wait_for", lambda _: None)
+    with pytest.raises(Race, match="is used by the host, and may still be used on stream 0"):
+        fetched(OnStream.of(device, torch.arange(3))).numpy()
+
+
+def test_what_is_sent_is_not_waited_for(device: StreamDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    pin(monkeypatch, device)
+    there = sent(np.arange(3), torch.device("cuda"))
+    assert isinstance(there, OnStream)
+    assert device.done == ["send"]
+    assert device.waiting_copies == 0
+    assert fetched(there).numpy().tolist() == [0, 1, 2]

@@ -6,6 +6,7 @@ been done before the other.
 """
 
 from collections.abc import Callable
+from itertools import count
 from threading import get_ident, local
 from typing import Any
 
@@ -26,10 +27,15 @@ class Stream:
         self.device = device
         self.number = len(device.streams)
         self.clock: Clock = {}
+        self.free: list[str] = []  # memory that was allocated here; the last one is taken first
         device.streams.append(self)
 
     def wait_stream(self, other: "Stream") -> None:
         _join(self.clock, other.clock)
+
+    def synchronize(self) -> None:
+        self.device.operate("wait for a stream")
+        _join(self.device.host, self.clock)
 
 
 class Event:
@@ -53,13 +59,16 @@ class Graph:
 
     def __init__(self, device: "StreamDevice") -> None:
         self._device = device
+        self._pool: object = None
         self.stream: Stream | None = None
         self.nodes: list[Callable[[], None]] = []
 
     def pool(self) -> object:
-        return self._device
+        return self._pool
 
-    def capture_begin(self, *_pool: object, capture_error_mode: str, **_: object) -> None:
+    def capture_begin(self, *pool: object, capture_error_mode: str, **_: object) -> None:
+        self._pool = pool[0] if pool else object()
+        self._device.pools.append(self._pool)
         self._device.modes.append(capture_error_mode)
         self._device.operate("capture_begin")
         self._device.capturing, self.stream = self, self._device.current
@@ -85,6 +94,9 @@ class StreamDevice:
     Attributes:
         done: what operations were tried, by name.
         modes: the error mode of each capture that was tried.
+        pools: its pool of memory.
+        waiting_copies: how many copies between host and device the host has waited for.
+        numbers: of pieces of memory.
         short: tells of a launch, by its name, whether there is too little memory for it; that breaks no capture off.
     """
 
@@ -93,6 +105,9 @@ class StreamDevice:
         self.short: Callable[[str], bool] = lambda _: False
         self.done: list[str] = []
         self.modes: list[str] = []
+        self.pools: list[object] = []
+        self.waiting_copies = 0
+        self.numbers = count()
         self.streams: list[Stream] = []
         self.main = Stream(self)
         self._thread = local()  # each thread has a current stream of its own
