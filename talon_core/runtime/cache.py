@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from talon_core.errors import is_whole
+from talon_core.runtime.streams import used_here
 from talon_core.target import check_open, rows_of_longest
 from talon_core.tree import IntArray
 
@@ -162,8 +163,8 @@ class KeyValueCache(ABC):
     def _layer(self, layer_idx: int, keys: Tensor, values: Tensor, first: int, rows: int) -> tuple[Tensor, Tensor]:
         """As `layer`, with buffers of so many slots, or pages, of so many rows."""
         if layer_idx not in self._keys:
-            self._keys[layer_idx] = keys.new_empty((first, keys.shape[1], rows, keys.shape[3]))
-            self._values[layer_idx] = values.new_empty((first, values.shape[1], rows, values.shape[3]))
+            own = [of.new_empty((first, of.shape[1], rows, of.shape[3])) for of in (keys, values)]
+            self._keys[layer_idx], self._values[layer_idx] = own  # both, or none where memory is too short
         return self._keys[layer_idx], self._values[layer_idx]
 
     def buffers(self) -> list[Tensor]:
@@ -233,6 +234,7 @@ class TreeCache(KeyValueCache):
 
     def _give_up(self) -> None:
         """Have no buffers, and no slots behind the last one that is open."""
+        used_here(*self.buffers())
         self._keys.clear()
         self._values.clear()
         self._slots = self._capacity = 0
@@ -282,6 +284,7 @@ class TreeCache(KeyValueCache):
         if asked <= self._capacity and slots <= self._slots:
             return
         if not self._keeps:
+            used_here(*self.buffers())
             self._keys.clear()
             self._values.clear()
             self._capacity = 0
@@ -290,14 +293,15 @@ class TreeCache(KeyValueCache):
         rows = max(asked, self._capacity)
         counts = [length + staged for length, staged in zip(self.lengths, self.staged, strict=True)]
         kept = [(slot, count) for slot, count in enumerate(counts) if count]
+        self.reallocations += 1  # first: memory may be too short for the buffers behind some
         for buffers in (self._keys, self._values):
             for layer, old in buffers.items():
                 new = old.new_empty((slots, old.shape[1], rows, old.shape[3]))
                 for slot, count in kept:  # memory that nobody has written to costs nothing until it is touched
                     new[slot, :, :count] = old[slot, :, :count]
+                used_here(old)
                 buffers[layer] = new
         self._slots, self._capacity = slots, rows
-        self.reallocations += 1
 
     def layer(self, layer_idx: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         return self._layer(layer_idx, keys, values, self._slots, self._capacity)

@@ -21,7 +21,7 @@ from talon_core.runtime.pages import PADDING, PAGE_ROWS, PagedCache
 from talon_core.runtime.passes import TreePass
 from talon_core.runtime.recording import Recorder, Walk, Walks
 from talon_core.runtime.recordings import Recorded, Recordings
-from talon_core.runtime.transfers import Outbox, fetched, sent_together
+from talon_core.runtime.transfers import Outbox, fetched, sent_together, wait_for
 from talon_core.target import ALL_WALKED, NOTHING_DRAWN, NodeDraws
 from talon_core.tree import IntArray
 
@@ -414,6 +414,7 @@ class DeviceExecutor(Executor):
         return found.clone() if self._recordings.active else found
 
     def forget(self) -> None:
+        wait_for(self.device)  # what is given up may be of another stream, and be read in this one still
         self._recordings.forget()
 
     def _view(self, given: _DevicePass) -> TreeView:
@@ -454,6 +455,7 @@ class DeviceExecutor(Executor):
         """As `PagedCache.make_room_for`; what is recorded on buffers that are given up is given up as well."""
         self.cache.make_room_for(counts)
         if self._reallocations != self.cache.reallocations:
+            wait_for(self.device)  # as where all is given up
             self._recordings.forget_passes()
             self._reallocations = self.cache.reallocations
 

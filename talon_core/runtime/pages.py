@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from talon_core.runtime.cache import KeyValueCache, Scattered, bucket, check_slot
+from talon_core.runtime.streams import used_here
 from talon_core.runtime.transfers import sent
 from talon_core.tree import IntArray
 
@@ -192,14 +193,15 @@ class PagedCache(KeyValueCache):
                 self._give_back(slot, own)
             self._drop()
         count = self._generous(wanted)
+        self.reallocations += 1  # first: memory may be too short for the buffers behind some
         for buffers in (self._keys, self._values):
             for layer, old in buffers.items():
                 new = old.new_empty((count, *old.shape[1:]))
-                new[: self._count] = old
+                new[: self._count] = old[: self._count]
+                used_here(old)
                 buffers[layer] = new
         self._free[:0] = reversed(range(max(self._count, PADDING + 1), count))
         self._count = count
-        self.reallocations += 1
 
     def _give_up(self) -> None:
         """Have no buffers; all slots are closed."""
@@ -208,6 +210,7 @@ class PagedCache(KeyValueCache):
         self.reallocations += 1
 
     def _drop(self) -> None:
+        used_here(*self.buffers())
         self._keys.clear()
         self._values.clear()
         self._free.clear()

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from talon_core.runtime.executor import Executor
+from talon_core.runtime.streams import used_here
 from talon_core.tree import IntArray
 
 FEWEST_ROWS = 256
@@ -70,6 +71,7 @@ class KeptRows:
         if self._filled >= len(self.table):  # one more is there for padding
             grown = self.table.new_empty((max(2 * self._filled, FEWEST_ROWS), self.table.shape[1]))
             grown[:first] = self.table[:first]
+            used_here(self.table)
             self.table = grown
             self._executor.forget()
         return np.arange(first, self._filled)

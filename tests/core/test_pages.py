@@ -240,6 +240,54 @@ def bytes_of(cache, rooms):
     return cache.nbytes
 
 
+def memory_for(buffers, patch):
+    """Let there be memory for so many buffers, and for no more."""
+    left = iter(range(buffers))
+
+    def new_empty(_, shape):
+        if next(left, None) is None:
+            raise torch.OutOfMemoryError
+        return torch.empty(shape)
+
+    patch.setattr(torch.Tensor, "new_empty", new_empty)
+
+
+@pytest.mark.parametrize("at", range(4))
+@pytest.mark.parametrize("kind", [PagedCache, TreeCache])
+def test_buffers_that_memory_is_too_short_for_lose_nothing_and_are_known_to_be_others(kind, at, monkeypatch):
+    """Some layers have others then, whose addresses recordings and whoever moves rows do not have."""
+    cache = kind()
+    cache.open(0, 5)
+    cache.stage_prompts([0], [5])
+    for layer in LAYERS:
+        cache.update(*tensors([[1, 2, 3, 4, 5]], layer), layer)
+    cache.lengths[0] = 5
+    before, known = cache.buffers(), cache.reallocations
+    with monkeypatch.context() as patch:
+        memory_for(at, patch)
+        with pytest.raises(torch.OutOfMemoryError):
+            cache.make_room_for([3 * PAGE_ROWS])
+    assert sum(one is not other for one, other in zip(before, cache.buffers(), strict=True)) == at
+    assert cache.reallocations > known
+    cache.make_room_for([3 * PAGE_ROWS])
+    for layer in LAYERS:
+        for which, buffer in enumerate(cache.layer(layer, *tensors([[0]], layer))):
+            page = cache.pages[0][0] if kind is PagedCache else 0
+            assert torch.equal(buffer[page, :, :5], content([1, 2, 3, 4, 5], layer, which))
+
+
+def test_a_layer_that_memory_is_too_short_for_has_no_keys_without_values(monkeypatch):
+    cache = PagedCache()
+    cache.open(0, 5)
+    cache.make_room_for([5])
+    keys, values = tensors([[0]], 0)
+    with monkeypatch.context() as patch:
+        memory_for(1, patch)
+        with pytest.raises(torch.OutOfMemoryError):
+            cache.layer(0, keys, values)
+    assert [one.shape[3] for one in cache.layer(0, keys, values)] == [*SIZES]
+
+
 def test_a_long_prompt_takes_no_room_in_the_slots_beside_it():
     """Each row takes 131,072 bytes; 64 sequences of 300 tokens and one of 32,768 are 51,968 rows."""
     rooms = dict.fromkeys(range(64), 300) | {64: 32_768}
