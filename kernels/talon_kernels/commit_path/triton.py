@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -82,7 +83,8 @@ def commit_path_triton(
         if table is None:
             table, bits = one_page_each(len(sequences), sequences.device)
         sizes = table.stride(0), bits, walks.shape[1]
-        _move[grid](slabs, table, sequences, walks, *sizes, WORD=WORDS[word], **TILE, **OPTIONS)
+        with torch.cuda.device_of(slabs):  # type: ignore[no-untyped-call]  # torch has no types here
+            _move[grid](slabs, table, sequences, walks, *sizes, WORD=WORDS[word], **TILE, **OPTIONS)
 
 
 def variants() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]]:
