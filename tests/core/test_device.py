@@ -145,6 +145,56 @@ def test_what_was_recorded_is_given_up_where_the_model_has_changed(change):
     assert decoder.generate(PROMPTS[0], max_new_tokens=12).token_ids == expected != before
 
 
+def test_what_was_recorded_is_given_up_where_the_same_numbers_are_elsewhere():
+    """A graph would go on with the memory where they were, whatever comes to stand there."""
+    model = tiny_model("llama")
+    decoder, (recorder,) = decoder_of(model, *DRAFTERS["none"], probe=False)
+    before, recorded = decoder.generate(PROMPTS[0], max_new_tokens=4).token_ids, recorder.recorded
+    weight = model.model.layers[1].mlp.up_proj.weight
+    weight.data = weight.data.clone()
+    assert decoder.generate(PROMPTS[0], max_new_tokens=4).token_ids == before
+    assert recorder.recorded == 2 * recorded > 0
+
+
+class WrongForMany(PlainDevice):
+    """Wrong where a sequence has more than eight queries, as a kernel may be whose larger tiles are."""
+
+    def attend_packed(self, query, key, value, layout, **options):
+        out = super().attend_packed(query, key, value, layout, **options)
+        return out if layout.most <= 8 else 1.5 * out
+
+
+def test_a_backend_that_is_wrong_for_large_trees_alone_is_found_where_they_will_come():
+    model = tiny_model("llama")
+    HFTarget(model, WrongForMany(), nodes=8)
+    with pytest.raises(ValueError, match="not give a tree.s nodes the logits of plain decoding"):
+        HFTarget(model, WrongForMany(), nodes=60)
+
+
+def test_a_session_makes_the_models_own_gpu_the_current_one(monkeypatch):
+    """Streams, and what is captured in them, are those of the current GPU."""
+    runner = HFTarget(tiny_model("llama"), PlainDevice(), probe=False).runner
+    runner.device = torch.device("cuda:1")
+    current = []
+
+    class Entered:
+        def __init__(self, device):
+            self.device = device
+
+        def __enter__(self):
+            current.append(self.device)
+
+        def __exit__(self, *_):
+            current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", Entered)
+    session = runner.session()
+    for one in session, session.again():
+        with one:
+            assert current == [runner.device]
+        assert not current
+
+
 def test_what_drafters_have_recorded_is_given_up_as_well():
     """They may share the target's LM head."""
     model = tiny_model("llama")
