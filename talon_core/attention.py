@@ -244,6 +244,10 @@ class AttentionBackend(ABC):
         return None
 
 
+class TooLargeError(ValueError):
+    """A kernel needs more of a device than it has, such as shared memory, for trees as large; it may do smaller ones."""
+
+
 class DeviceBackend(AttentionBackend):
     """An attention backend whose work needs nothing from the host: a captured CUDA graph can hold and repeat it.
 
@@ -283,6 +287,10 @@ class DeviceBackend(AttentionBackend):
                 sequence `b` is row `r % rows` of page `table[b, r // rows]`, and `rows` is a power of two. What is
                 behind the pages that a sequence needs for its prefix and its tree is not read. As the layout, it may be
                 written anew for each pass. None if each sequence has its rows in one piece, as for `attend`.
+
+        Raises:
+            TooLargeError: if the device cannot do it for trees as large. That ends the texts whose pass it is; where
+                passes are recorded before they are wanted, these are left out.
         """
 
     @abstractmethod

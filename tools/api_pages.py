@@ -91,6 +91,7 @@ PAGES = (
         (
             *("talon_core.target", "talon_core.hf.target", "talon_core.table", "talon_core.attention"),
             *("talon_core.attention:DeviceBackend", "talon_core.attention:PackedLayout"),
+            "talon_core.attention:TooLargeError",
         ),
     ),
     Page(

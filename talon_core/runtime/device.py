@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from talon_core.attention import AttentionBackend, DeviceBackend, PackedLayout, PackedShape, TreeLayout
+from talon_core.attention import AttentionBackend, DeviceBackend, PackedLayout, PackedShape, TooLargeError, TreeLayout
 from talon_core.runtime.cache import bucket
 from talon_core.runtime.draws import as_words, of_words
 from talon_core.runtime.executor import NOTHING, Executor, HostExecutor, Made, Numbers, TreeView, check_numbers
@@ -321,7 +321,7 @@ class DeviceExecutor(Executor):
             largest = min(nodes, max(1, queries - len(slots) + 1))  # where each of the others has one
             shape = PackedShape(batch, node_room(largest), queries, min(most, queries))
             if self._recordings.has_place_for(_key(shape, width, wanted)):
-                with suppress(torch.OutOfMemoryError):  # perhaps no pass as large will come
+                with suppress(torch.OutOfMemoryError, TooLargeError):  # perhaps no pass as large will come
                     self._recorded(shape, width, wanted, now=False)
 
     def walked_rows(self, rows: Tensor, inputs: PassInputs, walks: Walks) -> dict[int, Tensor]:

@@ -9,13 +9,14 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from talon_core.attention import PackedShape
+from talon_core.attention import PackedShape, TooLargeError
 from talon_tests.attended import buffers, check, layout_of, packed, used_rows
 from talon_tests.pages import paged
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 kernels = pytest.importorskip("talon_kernels.tree_attention.triton")
+OutOfResources = pytest.importorskip("triton.runtime.errors").OutOfResources
 tree_attention_triton, tanh = kernels.tree_attention_triton, kernels._tanh
 
 #   0
@@ -287,6 +288,29 @@ def test_what_is_launched_depends_on_shapes_alone(monkeypatch):
         tree_attention_triton(query, key, key, here, scale=0.3, programs=30)
     assert len(launched[0]) == 8
     assert all(launch == launched[0] for launch in launched)
+
+
+@pytest.mark.parametrize("kernel", ["attend", "merge"])
+def test_a_gpu_without_room_for_a_kernel_is_told_of_with_what_helps(monkeypatch, kernel):
+    def launch(*_, **__):
+        raise OutOfResources(270336, 232448, "shared memory")
+
+    class Kernel:
+        def __init__(self, fails):
+            self.launch = launch if fails else lambda *_, **__: None
+
+        def __getitem__(self, grid):
+            return self.launch
+
+    for name in ("attend", "merge"):
+        monkeypatch.setattr(kernels, name, Kernel(name == kernel))
+    query, key = torch.zeros(4, 16, 16), torch.zeros(2, 2, 210, 16)
+    here = packed(LAYOUTS[0], "cpu")
+    says = (
+        "tiles of .* rows and heads of 16 .* 270336 of shared memory, and this GPU has 232448; take .* smaller budget"
+    )
+    with pytest.raises(TooLargeError, match=says):
+        tree_attention_triton(query[:, : LAYOUTS[0].queries], key, key, here, scale=0.3, programs=30)
 
 
 @pytest.mark.parametrize(("group", "count"), [(4, 12), (4, 1), (7, 9), (1, 64)])

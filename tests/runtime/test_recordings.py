@@ -1,6 +1,7 @@
 """What an executor keeps of what it has recorded: few, and one memory for what all of them return."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from talon_core import TokenTree
-from talon_core.attention import PackedShape
+from talon_core.attention import PackedShape, TooLargeError
 from talon_core.runtime import recording, recordings
 from talon_core.runtime.cache import KeyValueCache, bucket
 from talon_core.runtime.device import PATIENCE, DeviceExecutor, node_room
@@ -196,6 +197,33 @@ def test_a_graph_that_memory_is_too_short_for_is_left_out_and_its_pass_runs_as_i
     walk(13)
     assert sizes == [48] * 5  # two to warm up, one to capture, and two passes
     assert (executor.preparations, executor.recorded, executor.failure) == (9, 5, None)
+
+
+class UpTo(PlainDevice):
+    """A backend whose GPU has no room for a kernel for more than 16 queries of a sequence."""
+
+    def attend_packed(self, *given: Any, **options: Any) -> Tensor:
+        if given[3].most > 16:
+            raise TooLargeError("there is no room for tiles as high")
+        return super().attend_packed(*given, **options)
+
+
+def test_a_kernel_that_there_is_no_room_for_ends_its_own_pass_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = StreamDevice()
+    device.install(monkeypatch)
+    monkeypatch.setattr(recording, "_CAPTURES", recording._Captures())
+    executor = DeviceExecutor(UpTo(), CPU, CudaGraphs())
+    work = partial(attended, executor.cache)
+    executor.cache.open(0, 300)
+    executor.prepare([0], 64, work, "attended", frozenset())
+    assert (executor.preparations, executor.recorded) == (8, 5)
+    for nodes in 13, 40, 13:
+        inputs = executor.inputs({0: (chain(nodes), 0)})
+        with pytest.raises(TooLargeError, match="no room") if nodes > 16 else nullcontext():
+            executor.walk(inputs, work, "attended", [0], frozenset())
+    assert (executor.recorded, executor.failure) == (5, None)
+    assert executor.cache.staged == [0]
+    assert device.current is device.main
 
 
 def test_what_memory_is_too_short_for_drops_nothing_and_takes_no_room_for_results(
