@@ -245,7 +245,7 @@ class AttentionBackend(ABC):
 
 
 class TooLargeError(ValueError):
-    """A kernel needs more of a device than it has, such as shared memory, for trees as large; it may do smaller ones."""
+    """A kernel needs more of a device than it has, such as shared memory, for trees as large; it may do small ones."""
 
 
 class DeviceBackend(AttentionBackend):

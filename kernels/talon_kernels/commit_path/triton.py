@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, cuda
 
 from talon_kernels.commit_path.buffers import SLAB
 from talon_kernels.paging import one_page_each
@@ -83,7 +82,7 @@ def commit_path_triton(
         if table is None:
             table, bits = one_page_each(len(sequences), sequences.device)
         sizes = table.stride(0), bits, walks.shape[1]
-        with torch.cuda.device_of(slabs):  # type: ignore[no-untyped-call]  # torch has no types here
+        with cuda.device_of(slabs):  # type: ignore[no-untyped-call]  # torch has no types here
             _move[grid](slabs, table, sequences, walks, *sizes, WORD=WORDS[word], **TILE, **OPTIONS)
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, cuda
 
 TILE = {"BLOCK": 128}  # most trees are smaller
 OPTIONS = {
@@ -86,7 +85,7 @@ def greedy_walk_triton(
     walks = sequences.new_empty((sequences.shape[0], 2 + longest))
     if sequences.shape[0]:
         grid = (sequences.shape[0],)
-        with torch.cuda.device_of(best):  # type: ignore[no-untyped-call]  # torch has no types here
+        with cuda.device_of(best):  # type: ignore[no-untyped-call]  # torch has no types here
             _walk[grid](best, tokens, parents, sequences, ends, walks, ends.shape[0], longest, **TILE, **OPTIONS)
     return walks
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import attrs
 import torch
+
+from talon_core.attention import TooLargeError
 
 
 @attrs.frozen
@@ -110,3 +113,25 @@ def segments(work: Sequence[tuple[int, int]], kv_heads: int, programs: int) -> I
             end = min(keys, begin + left - at)
             yield Segment(program, kv_head, sequence, tile, begin, end, end - begin == keys)
             at, begin = at + end - begin, end
+
+
+@contextmanager
+def room_told(cut: Blocks, dim: int) -> Iterator[None]:
+    """Of a kernel that is launched inside, and that a GPU has no room for, say what it was for and what helps.
+
+    Args:
+        cut: its tiles.
+        dim: numbers of a head.
+
+    Raises:
+        TooLargeError: if Triton says so of a kernel.
+    """
+    from triton.runtime.errors import OutOfResources
+
+    try:
+        yield
+    except OutOfResources as error:
+        raise TooLargeError(
+            f"triton's tree attention with tiles of {cut.rows} rows and heads of {dim} numbers needs {error.required} "
+            f"of {error.name}, and this GPU has {error.limit}; take a policy with a smaller budget, or attention 'sdpa'"
+        ) from error

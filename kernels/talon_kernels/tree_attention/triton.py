@@ -21,7 +21,6 @@ of the tree may be in two.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache
 from itertools import product
 from math import gcd
@@ -32,12 +31,11 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.runtime.errors import OutOfResources
 
-from talon_core.attention import PackedLayout, TooLargeError
+from talon_core.attention import PackedLayout
 from talon_kernels.occupancy import AMD, Multiprocessor, nvidia
 from talon_kernels.paging import one_page_each, page_bits
-from talon_kernels.tree_attention.cutting import Blocks, blocks, merged_rows, width
+from talon_kernels.tree_attention.cutting import Blocks, blocks, merged_rows, room_told, width
 
 MOST_DIMS = 256
 """The largest size of a head that there is room for."""
@@ -405,7 +403,7 @@ def tree_attention_triton(
     sizes = (layout.sequences, batch, kv_heads, 0 if window is None else window)
     constants = _constants(value_dim, group, batch, cut, window is not None)
     every = {**_own_constants(head_dim, unit, softcap is not None), **constants, **_options(cut, gpu.kind)}
-    with torch.cuda.device_of(query), _named(cut, max(head_dim, value_dim)):
+    with torch.cuda.device_of(query), room_told(cut, max(head_dim, value_dim)):
         if programs is None:
             nothing = query.new_empty(0, dtype=torch.float32)
             shared = (sinks, result, nothing, nothing, nothing, *sizes)
@@ -418,18 +416,6 @@ def tree_attention_triton(
         grid = (min(tiles, programs) * cut.rows // merged_rows(cut.rows),)
         merge[grid](*shared, programs, **constants, **_merged(cut, tiles > programs), **MERGING)
     return result.transpose(0, 1)
-
-
-@contextmanager
-def _named(cut: Blocks, dim: int) -> Iterator[None]:
-    """Say of a kernel that the GPU has no room for what it was for, and what helps."""
-    try:
-        yield
-    except OutOfResources as error:
-        raise TooLargeError(
-            f"triton's tree attention with tiles of {cut.rows} rows and heads of {dim} numbers needs {error.required} of "
-            f"{error.name}, and this GPU has {error.limit}; take a policy with a smaller budget, or attention 'sdpa'"
-        ) from error
 
 
 @attrs.frozen
