@@ -204,7 +204,7 @@ class CudaGraphs(Recorder):
                     short = True
                     raise
         except BaseException as error:
-            if not (short and isinstance(error, torch.OutOfMemoryError)):  # else it has ended: what fails then differs
+            if not (short and isinstance(error, torch.OutOfMemoryError)):  # that ends as others do
                 _CAPTURES.failure = one_line(error)
             raise
         finally:

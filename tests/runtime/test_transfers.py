@@ -12,7 +12,7 @@ from talon_core.runtime import recording, transfers
 from talon_core.runtime.device import DeviceExecutor
 from talon_core.runtime.executor import TreeView
 from talon_core.runtime.recording import CudaGraphs
-from talon_core.runtime.transfers import Outbox, fetched, sent
+from talon_core.runtime.transfers import Outbox, fetched, sent, sent_together
 from talon_core.testing.plain_device import PlainDevice
 from talon_tests.stream_tensors import OnStream, pin
 from talon_tests.streams import Event, Race, StreamDevice
@@ -109,3 +109,14 @@ def test_what_is_sent_is_not_waited_for(device: StreamDevice, monkeypatch: pytes
     assert device.done == ["send"]
     assert device.waiting_copies == 0
     assert fetched(there).numpy().tolist() == [0, 1, 2]
+
+
+def test_arrays_that_are_sent_together_are_one_copy_that_is_not_waited_for(
+    device: StreamDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pin(monkeypatch, device)
+    one, two = sent_together([np.arange(3), np.arange(4).reshape(2, 2)], torch.device("cuda"))
+    assert device.done == ["send"]
+    assert device.waiting_copies == 0
+    assert fetched(one).numpy().tolist() == [0, 1, 2]
+    assert fetched(two).numpy().tolist() == [[0, 1], [2, 3]]

@@ -102,14 +102,19 @@ class Here(Tensor):
 
 
 def pin(patch: pytest.MonkeyPatch, device: StreamDevice) -> None:
-    """Let `pin_memory` make tensors that can be copied to the device."""
+    """Let pinned memory be such that can be copied to the device."""
+    empty = torch.empty
 
     def pinned(tensor: Tensor) -> Here:
         made = tensor.clone().as_subclass(Here)
         made.block = Block(device)
         return made
 
+    def made(*sizes: Any, pin_memory: bool = False, **options: Any) -> Tensor:
+        return pinned(empty(*sizes, **options)) if pin_memory else empty(*sizes, **options)
+
     patch.setattr(torch.Tensor, "pin_memory", pinned)
+    patch.setattr(torch, "empty", made)
 
 
 def _copied(name: str, source: Block, target: Block, non_blocking: bool) -> None:
