@@ -1,6 +1,7 @@
 """One round over some slots: draft, verify, accept, emit, commit, record. What fails for one ends that one alone."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -98,6 +99,8 @@ class Stages:
         self._faults = faults
         self._measured = measured
         self._costs = costs
+        # where nobody learns from its seconds, the launch of the target's pass is all that is waited for
+        self._wait = partial(wait_for, parts.target.device) if measured is costs else _go_on
         self._sharing = sharing
         self._now = now
         self._spans = SlotSpans(sequences, now)
@@ -220,11 +223,6 @@ class Stages:
             return accepted, {*verified.accepted}, answers
         return accepted, set(), answers
 
-    def _wait(self) -> None:
-        """Wait for the target's pass, where somebody learns from its seconds: else they are those of its launch."""
-        if self._measured is self._costs:
-            wait_for(self._parts.target.device)
-
     def _offered(self, trees: Mapping[int, TokenTree]) -> Offered:
         """Of which of these trees the target may choose the path by itself."""
         offered = Offered()
@@ -257,3 +255,7 @@ class Stages:
         if told:
             with self._faults.of(told), self._parts.blaming("commit"), self._spans.of("draft", told):
                 self._parts.drafter.commit(told)
+
+
+def _go_on() -> None:
+    """Wait for nothing."""

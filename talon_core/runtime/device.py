@@ -154,17 +154,14 @@ class _Memory:
         table, parts = self._split(there)
         more = dict(zip(self._fill, parts, strict=True))
         ids, positions, self.pages, self.rows = (more.pop(name) for name in ("ids", "positions", "pages", "rows"))
-        self.on_device = _DevicePass(ids, positions, shape.views(there[: shape.size]), table, more, self._copied)
+        layout, end = shape.views(there[: shape.size]), shape.size + shape.batch * width
+        copied = partial(_copied, there[:end], shape)
+        self.on_device = _DevicePass(ids, positions, layout, table, more, copied)
 
     def _split(self, numbers: Any) -> tuple[Any, list[Any]]:
         end = self.shape.size + self.shape.batch * self._width
         table = numbers[self.shape.size : end].reshape(self.shape.batch, self._width)
         return table, list(numbers[end:].reshape(-1, self.shape.queries))
-
-    def _copied(self, device: torch.device) -> tuple[PackedLayout, Tensor]:
-        end = self.shape.size + self.shape.batch * self._width
-        there = self._outbox.there[:end].to(device, non_blocking=True)
-        return self.shape.views(there[: self.shape.size]), there[self.shape.size :].reshape(-1, self._width)
 
     def send_nothing(self) -> None:
         """Let it be a pass over nothing, at first."""
@@ -193,6 +190,12 @@ class _Memory:
             part[:count] = parts[name]
             part[count:] = self._fill[name]
         self._outbox.send()
+
+
+def _copied(numbers: Tensor, shape: PackedShape, device: torch.device) -> tuple[PackedLayout, Tensor]:
+    """A layout and the table behind it, in memory of another device."""
+    there = numbers.to(device, non_blocking=True)
+    return shape.views(there[: shape.size]), there[shape.size :].reshape(shape.batch, -1)
 
 
 class DeviceExecutor(Executor):
