@@ -9,6 +9,10 @@ import numpy as np
 from talon_core.target import rows_of_longest
 from talon_core.tree import IntArray
 
+FEWEST_SLOTS = 4
+"""Slots that may be taken at least before one that only keeps a text is taken again, where neither slots nor rows are
+bounded. There may be more where more sequences have run at a time: their slots are there anyway."""
+
 
 @attrs.frozen
 class Seat:
@@ -48,6 +52,7 @@ class Slots:
         self._occupied = occupied if occupied is not None else set()
         self._rooms: dict[int, int] = {}  # of the slots that are taken, and of those whose text is kept
         self._kept: dict[int, IntArray] = {}  # texts in free slots, the oldest first
+        self._most_running = 0  # slots that were taken at a time, those with kept texts aside
 
     def missing(self, room: int) -> int | None:
         """The rows that are missing for a sequence that needs so many, if it were alone; None if it fits."""
@@ -56,6 +61,9 @@ class Slots:
 
     def take(self, prompt: IntArray, room: int, running: Mapping[int, IntArray]) -> tuple[Seat, list[int]] | None:
         """Find a slot for a sequence; None if there is none now.
+
+        It goes on in the slot of a kept text which its prompt contains as a whole. Any other text stays where it is,
+        and what it begins with alike is copied from there. The text that is copied from is the last one to be given up.
 
         Args:
             prompt: its tokens, shape `(prompt,)`.
@@ -66,35 +74,55 @@ class Slots:
             Where it goes, and the free slots whose texts are given up for it.
         """
         shared = {slot: _shared(prompt[:-1], text) for slot, text in {**running, **self._kept}.items()}
-        source = max(shared, key=lambda slot: (shared[slot], slot in self._kept), default=0)
-        length = shared.get(source, 0)
-        for slot in self._candidates(source if length else None):
-            given_up = self._given_up(slot, room)
-            if given_up is None:
-                continue
-            if slot in self._kept and not (length and slot == source):
-                given_up.append(slot)
-            for other in given_up:
-                self.forget(other)
-            self._kept.pop(slot, None)
-            self._rooms[slot] = room
-            self._occupied.add(slot)
-            if not length or source in given_up:
-                return Seat(slot, slot, 0), given_up
-            return Seat(slot, source, length), given_up
+        within = [slot for slot, text in self._kept.items() if shared[slot] == len(text)]
+        within.sort(key=lambda slot: -shared[slot])
+        source = max(shared, key=lambda slot: (shared[slot], slot in within, slot in running), default=None)
+        length = 0 if source is None else shared[source]
+        for spared in [source, None] if length else [None]:
+            for slot in self._candidates(within, spared):
+                given_up = self._given_up(slot, room, spared)
+                if given_up is not None:
+                    return self._seat(slot, room, source if length else None, length, given_up)
         return None
 
-    def _candidates(self, source: int | None) -> list[int]:
-        """Slots that could be taken, the best first: where the text is, then empty ones, then the oldest texts."""
-        empty = next(slot for slot in count() if slot not in self._occupied)
-        more = self._most is None or len(self._rooms) < self._most
-        first = [slot for slot in self._kept if slot == source]
-        return [*dict.fromkeys([*first, *([empty] if more else []), *self._kept])]
+    def _seat(
+        self, slot: int, room: int, source: int | None, length: int, given_up: list[int]
+    ) -> tuple[Seat, list[int]]:
+        """Let a sequence have a slot; see `take`."""
+        if slot in self._kept and slot != source:
+            given_up = [*given_up, slot]
+        for other in given_up:
+            self.forget(other)
+        self._kept.pop(slot, None)
+        self._rooms[slot] = room
+        self._occupied.add(slot)
+        self._most_running = max(self._most_running, len(self._rooms) - len(self._kept))
+        if source is None or source in given_up:
+            return Seat(slot, slot, 0), given_up
+        return Seat(slot, source, length), given_up
 
-    def _given_up(self, slot: int, room: int) -> list[int] | None:
+    def _candidates(self, within: list[int], spared: int | None) -> list[int]:
+        """Slots that could be taken, the best first.
+
+        Args:
+            within: those whose texts the new one contains, the longest first: nothing is lost there.
+            spared: the one that is taken last, as it is copied from otherwise.
+
+        Returns:
+            After these an empty slot, if there may be one more, then those of the oldest texts.
+        """
+        empty = next(slot for slot in count() if slot not in self._occupied)
+        others = [slot for slot in self._kept if slot != spared]
+        last = [slot for slot in self._kept if slot == spared]
+        more = [empty] if self._most is None or len(self._rooms) < self._most else []
+        bounded = self._most is not None or self._most_rows is not None
+        grows = bounded or len(self._rooms) < max(FEWEST_SLOTS, self._most_running)
+        return [*dict.fromkeys([*within, *(more if grows else []), *others, *more, *last])]
+
+    def _given_up(self, slot: int, room: int, spared: int | None) -> list[int] | None:
         """The texts that must be given up for a sequence in a slot, the oldest first; None if that does not help."""
         given_up: list[int] = []
-        others = [kept for kept in self._kept if kept != slot]
+        others = [kept for kept in self._kept if kept not in (slot, spared)]
         while self._too_large(slot, room, given_up):
             if len(given_up) == len(others):
                 return None

@@ -12,7 +12,7 @@ from talon_core.choices import SeededChoices
 from talon_core.costs import MeasuredCosts
 from talon_core.engine.drafting import TOGETHER
 from talon_core.engine.generation import Batch
-from talon_core.engine.slots import Seat, Slots
+from talon_core.engine.slots import FEWEST_SLOTS, Seat, Slots
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter
 from talon_strategies import Chain, Eagle2, Match, Talon
@@ -144,6 +144,35 @@ def test_the_next_turn_of_a_conversation_is_read_from_where_the_last_one_ended(p
     target.reads.clear()
     assert run(own, second) == [alone(second.request, policy=policy)]
     assert target.reads == [{0: 2}]  # of ten tokens: the last answer's last, and the new one before the root
+
+
+@pytest.mark.parametrize("policy", [None, Talon(budget=4, top_k=2)])
+def test_conversations_in_turn_that_begin_alike_keep_their_texts(policy):
+    target = Noted()
+    own = engine(policy, target)
+    template = [2, 1, 0, 3]
+    texts = [[*template, number, 1, 2] for number in range(3)]
+    for turn in range(3):
+        for number, text in enumerate(texts):
+            target.reads.clear()
+            one = own.submit(request(5, prompt=text))
+            assert run(own, one) == [alone(one.request, policy=policy)]
+            first = 6 if number == 0 else 2  # of the template nothing is read again
+            assert [sum(read.values()) for read in target.reads] == [first if turn == 0 else 2]
+            text += [*one.token_ids, 3, 1]
+    assert target._prefixes.keys() == {0, 1, 2}
+
+
+def test_prompts_without_a_common_beginning_take_no_slots_without_end():
+    own = engine(None, target=TableTarget(np.zeros((40, 40))))
+    for token in range(40):
+        run(own, own.submit(request(2, prompt=[token, token])))
+    assert len(own.parts.target.occupied) == FEWEST_SLOTS
+    together = [own.submit(request(2, prompt=[token, token])) for token in range(9)]
+    run(own, *together)
+    for token in range(9, 40):
+        run(own, own.submit(request(2, prompt=[token, token])))
+    assert len(own.parts.target.occupied) == 9  # so many ran at a time
 
 
 def test_a_text_that_runs_is_shared_and_stays_as_it_is():
@@ -540,6 +569,50 @@ def test_slots_share_the_longest_beginning():
     assert slots.take(np.array([1, 2, 3, 9]), 10, {0: text[:2]}) == (Seat(1, 1, 3), [])
     assert slots.take(np.array([7]), 10, {0: text, 1: text}) == (Seat(2, 2, 0), [])
     assert slots.take(np.array([7]), 10, {0: text, 1: text, 2: text}) is None
+
+
+def kept(**how):
+    """Slots of which the first three hold texts that begin with 1, 2; that of 1 is the oldest."""
+    slots = Slots(**how)
+    texts = {0: [3, 4, 5], 1: [1, 2, 6], 2: [1, 2, 7, 8]}
+    for slot, text in texts.items():
+        slots.take(np.array(text), 10, {one: np.array(texts[one]) for one in range(slot)})
+    for slot in (1, 2, 0):
+        slots.keep(slot, np.array(texts[slot]))
+    return slots
+
+
+@pytest.mark.parametrize(
+    ("prompt", "how", "seat", "given_up"),
+    [
+        ([1, 2, 6, 9], {}, Seat(1, 1, 3), []),  # it goes on
+        ([1, 2, 6], {}, Seat(3, 1, 2), []),  # another end: the text stays, and is copied from
+        ([1, 2, 7, 6], {}, Seat(3, 2, 3), []),
+        ([1, 2, 7, 6], {"most": 3}, Seat(1, 2, 3), [1]),  # the oldest, as no slot is empty
+        ([1, 2, 6], {"most": 3}, Seat(2, 1, 2), [2]),  # but not the one that is copied from
+        ([1, 2, 6, 9], {"most": 3}, Seat(1, 1, 3), []),
+        ([1, 2, 7, 6], {"most_rows": 39}, Seat(1, 2, 3), [1]),
+        ([9, 9], {"most_rows": 39}, Seat(1, 1, 0), [1]),
+        ([9, 9], {}, Seat(3, 3, 0), []),
+    ],
+)
+def test_a_text_is_gone_on_with_where_the_prompt_contains_it_and_otherwise_copied(prompt, how, seat, given_up):
+    assert kept(**how).take(np.array(prompt), 10, {}) == (seat, given_up)
+
+
+def test_the_text_that_a_prompt_begins_with_is_cut_where_no_other_slot_can_be_had():
+    slots = Slots(most=1)
+    slots.take(np.array([1, 2, 3]), 10, {})
+    slots.keep(0, np.array([1, 2, 3]))
+    assert slots.take(np.array([1, 2, 4]), 10, {}) == (Seat(0, 0, 2), [])
+
+
+def test_the_slot_of_a_text_that_a_longer_one_contains_as_well_is_taken():
+    slots = Slots()
+    for slot, text in enumerate([[1, 2], [1, 2, 3, 4]]):
+        slots.take(np.array([9]), 10, {one: np.array([8]) for one in range(slot)})
+        slots.keep(slot, np.array(text))
+    assert slots.take(np.array([1, 2, 3, 5]), 10, {}) == (Seat(0, 1, 3), [0])
 
 
 def test_a_kept_text_is_given_up_where_there_is_no_room_beside_it():
