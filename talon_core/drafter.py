@@ -128,7 +128,8 @@ class Drafter(ABC):
     A sequence's slot is opened with its prompt. Then `read` tells what the target has read of the prompt, part by part
     and all of it but the last token, which is the first root. Then each round calls `propose` once per layer, with the
     frontiers of all slots that take part, and `commit` for those whose text goes on. `close` ends it; the slot may be
-    opened again, for another sequence. Slots join and leave whenever others are between rounds.
+    opened again, for another sequence. Slots join and leave whenever others are between rounds. What is asked of a slot
+    that is not open should be a ValueError which says so; `talon_core.runtime.OpenSlots` keeps what there is of each.
     """
 
     max_depth: int | None = None

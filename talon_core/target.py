@@ -115,7 +115,7 @@ class Target(ABC):
     A sequence's slot is opened; `read` runs its prompt, part by part, all of it but the last token. Then, each round,
     `verify` runs one tree for each slot that takes part, and `commit` keeps the accepted nodes. The cache holds every
     committed token but the last, which is the next tree's root. `close` gives the slot back. Slots join and leave
-    whenever others are between rounds.
+    whenever others are between rounds. What is asked of a slot that is not open is a ValueError (`check_open`).
     """
 
     vocab_size: int
@@ -278,4 +278,9 @@ def check_open(slots: Iterable[int], opened: Collection[int]) -> None:
     """
     for slot in slots:
         if slot not in opened:
-            raise ValueError(f"slot {slot} is not open; open are: {', '.join(map(str, sorted(opened))) or 'none'}")
+            raise not_open(slot, opened)
+
+
+def not_open(slot: int, opened: Collection[int]) -> ValueError:
+    """What is wrong where a slot is wanted that is none of those that are open."""
+    return ValueError(f"slot {slot} is not open; open are: {', '.join(map(str, sorted(opened))) or 'none'}")

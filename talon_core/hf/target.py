@@ -136,15 +136,18 @@ class HFTarget(NetworkTarget):
         self.runner.open(slot, room)
 
     def resume(self, slot: int, room: int, source: int, length: int) -> int:
+        self.runner.cache.check_open([source])
         return self.runner.resume(slot, room, source, length)
 
     def rows(self, rooms: Mapping[int, int]) -> int:
         return self.runner.cache.rows_for(rooms)
 
     def close(self, slot: int) -> None:
+        self.runner.cache.check_open([slot])
         self.runner.close(slot)
 
     def read(self, parts: Mapping[int, IntArray]) -> Mapping[int, Tensor | None]:
+        self.runner.cache.check_open(parts)
         return self.runner.read(parts)
 
     def prepare(
@@ -154,6 +157,7 @@ class HFTarget(NetworkTarget):
         greedy: Mapping[int, frozenset[int]] = NOT_GREEDY,
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> None:
+        self.runner.cache.check_open(slots)
         _, ends, taken = _walked(greedy, drawn)
         self.runner.prepare(slots, nodes, ends, bool(taken))
 

@@ -8,8 +8,8 @@ The target's adapter (`hf/`) stands on it, and so does any neural drafter:
 - `blocks` are weights as GGUF files store them, and layers that hold such weights;
 - `cache` holds keys and values, on a device in `pages`; `passes` is a pass as an attention layer sees it, and `inputs`
   what a network reads in it;
-- `staging` says which nodes of a growing tree are in a drafter's cache, `rows` keeps what passes read by its place, and
-  `best` makes candidates out of scores (`scores`).
+- `open_slots` is what a drafter keeps of each slot, and `staging` says which nodes of a growing tree are in its cache;
+  `rows` keeps what passes read by its place, and `best` makes candidates out of scores (`scores`).
 
 What a drafter's author needs of it can be imported from here by name; each is imported when it is first used.
 """
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from talon_core.runtime.executor import Executor, HostExecutor, Numbers, TreeView
     from talon_core.runtime.inputs import PassInputs, pass_inputs
     from talon_core.runtime.network import NetworkTarget, network_target
+    from talon_core.runtime.open_slots import OpenSlots
     from talon_core.runtime.pages import PagedCache
     from talon_core.runtime.passes import Pass
     from talon_core.runtime.recording import Recorder
@@ -57,6 +58,7 @@ __all__ = [
     "KeyValueCache",
     "NetworkTarget",
     "Numbers",
+    "OpenSlots",
     "PagedCache",
     "Pass",
     "PassInputs",
@@ -100,6 +102,7 @@ import_on_use(
         ".executor": ["Executor", "HostExecutor", "Numbers", "TreeView"],
         ".inputs": ["PassInputs", "pass_inputs"],
         ".network": ["NetworkTarget", "network_target"],
+        ".open_slots": ["OpenSlots"],
         ".pages": ["PagedCache"],
         ".passes": ["Pass"],
         ".recording": ["Recorder"],

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from talon_core.decoding.decoder import Decoder
+from talon_core.drafter import Committed, Drafter, Frontier, Part
 from talon_core.hf.target import HFTarget
 from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import build
@@ -14,10 +15,66 @@ from talon_core.request import Request
 from talon_core.testing import check_drafter
 from talon_core.testing.plain_device import PlainDevice
 from talon_core.testing.tape import TapedBackend, TapeRecorder
+from talon_core.tree import TokenTree
 from talon_strategies import Chain, Match
 from talon_tests.random_drafters import DRAFTERS, NETWORKS, drafter_specs, random_target
 
 REGISTRY = load_registry()
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_slot_that_is_not_open_is_refused_in_words(model: Any, specs: dict[str, str], name: str) -> None:
+    spec = build(REGISTRY, "drafter", specs[name])
+    target = HFTarget(
+        model, REGISTRY.get("attention backend", "sdpa").cls(), features=spec.features(model.config.num_hidden_layers)
+    )
+    drafter = spec.open(target)
+    prompt = np.array([0, 1, 2])
+    with target.session(), drafter.session():
+        target.open(1, 60)
+        drafter.open(1, prompt.copy(), 40)
+        states = target.read({1: prompt[:-1]})[1]
+        drafter.read({1: Part(0, 2, states)})
+        root = np.zeros(1, dtype=np.int64)
+        calls: dict[str, Callable[[int], Any]] = {
+            "read": lambda slot: drafter.read({slot: Part(0, 2, states)}),
+            "propose": lambda slot: drafter.propose([Frontier(slot, TokenTree.root(2), root, 2)]),
+            "commit": lambda slot: drafter.commit({slot: Committed(np.array([1]), root, states)}),
+            "resume": lambda slot: drafter.resume(0, prompt.copy(), 40, slot, 2),
+            "close": drafter.close,
+        }
+        for call, base in ((call, getattr(Drafter, call)) for call in calls):
+            if getattr(type(drafter), call) is not base:  # who does not read, or takes nothing over, asks for no slot
+                for slot in (0, 9, -1):
+                    with pytest.raises(ValueError, match=f"slot {slot} is not open; open are: 1$"):
+                        calls[call](slot)
+        calls["propose"](1)
+        drafter.close(1)
+        with pytest.raises(ValueError, match="slot 1 is not open; open are: none"):
+            drafter.close(1)
+
+
+def test_a_slot_of_a_model_that_is_not_open_is_refused_in_words(model: Any) -> None:
+    target = HFTarget(model, REGISTRY.get("attention backend", "sdpa").cls())
+    tokens = np.array([0])
+    calls: dict[str, Callable[[int], Any]] = {
+        "resume": lambda slot: target.resume(0, 8, slot, 1),
+        "read": lambda slot: target.read({slot: tokens}),
+        "read nothing": lambda slot: target.read({slot: tokens[:0]}),
+        "prepare": lambda slot: target.prepare([slot], 4),
+        "verify": lambda slot: target.verify({slot: TokenTree.root(0)}),
+        "commit": lambda slot: target.commit({slot: tokens}),
+        "close": target.close,
+    }
+    with target.session():
+        target.open(1, 8)
+        for call in calls.values():
+            for slot in (0, 9, -1):
+                with pytest.raises(ValueError, match=f"slot {slot} is not open; open are: 1$"):
+                    call(slot)
+        target.close(1)
+        with pytest.raises(ValueError, match="slot 1 is not open; open are: none"):
+            target.close(1)
 
 
 class RecordsNothing(TapeRecorder):

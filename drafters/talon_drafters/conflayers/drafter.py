@@ -14,6 +14,7 @@ from talon_core.runtime.executor import Executor, TreeView
 from talon_core.runtime.fewer_layers import without_layers
 from talon_core.runtime.modules import Modules
 from talon_core.runtime.network import NetworkTarget, network_target
+from talon_core.runtime.open_slots import OpenSlots
 from talon_core.runtime.passes import Pass
 from talon_core.runtime.staging import StagedSlot
 from talon_core.runtime.states import decoder_layers
@@ -87,7 +88,7 @@ class ConfLayersDrafter(Drafter):
         self._vocabulary = Vocabulary(target.vocab_size)
         self._models: dict[Skip, Any] = {}
         self._passes = 0  # that the target's cache had seen after the last one of ours
-        self._slots: dict[int, _Slot] = {}
+        self._slots = OpenSlots[_Slot]()
         self._drafting: dict[int, _Slot] = {}  # those that have taken part in this round
 
     def open(self, slot: int, prompt: IntArray, room: int) -> None:

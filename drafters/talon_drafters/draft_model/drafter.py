@@ -16,8 +16,9 @@ from talon_core.runtime.catching_up import timed_reading
 from talon_core.runtime.embeddings import vocabulary_size
 from talon_core.runtime.fewer_layers import without_layers
 from talon_core.runtime.network import NetworkTarget, network_target
+from talon_core.runtime.open_slots import OpenSlots
 from talon_core.runtime.staging import SPARE_ROWS, StagedSlot
-from talon_core.target import Target
+from talon_core.target import Target, check_open
 from talon_core.tree import IntArray
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class ModelDrafter(Drafter):
         self.executor = runner.executor
         self._vocabulary = Vocabulary(vocab_size)
         self._context = getattr(runner.model.config.get_text_config(), "max_position_embeddings", None)
-        self._slots: dict[int, _Slot] = {}  # by slot
+        self._slots = OpenSlots[_Slot]()
 
     def session(self) -> AbstractContextManager[object]:
         return self._runner.session()
@@ -115,6 +116,7 @@ class ModelDrafter(Drafter):
         self._runner.open(slot, self._used(room))
 
     def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
+        check_open([source], self._slots)
         taken = self._runner.resume(slot, self._used(room), source, length)
         own = self._slots[slot] = _Slot(prompt[taken:].tolist())
         own.unread = True
@@ -147,7 +149,8 @@ class ModelDrafter(Drafter):
 
     def _left(self, slot: int) -> float:
         """For how many tokens, the root among them, there is room in the context."""
-        root = self._runner.cache.lengths[slot] + len(self._slots[slot].pending) - 1
+        pending = len(self._slots[slot].pending)
+        root = self._runner.cache.lengths[slot] + pending - 1
         return inf if self._context is None else self._context - root
 
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:

@@ -15,6 +15,7 @@ from talon_core.runtime.best import Best, Vocabulary, few_widths, last_rows
 from talon_core.runtime.catching_up import timed_reading
 from talon_core.runtime.executor import Executor, Numbers, TreeView
 from talon_core.runtime.inputs import PassInputs
+from talon_core.runtime.open_slots import OpenSlots
 from talon_core.runtime.passes import Pass
 from talon_core.runtime.rows import KeptRows
 from talon_core.runtime.staging import SPARE_ROWS, StagedSlot
@@ -102,7 +103,7 @@ class FeatureDrafter(Drafter):
         self._session: AbstractContextManager[object] = session if session is not None else nullcontext()
         self._select = select
         self._described = described or {}
-        self._slots: dict[int, _Slot] = {}  # by slot
+        self._slots = OpenSlots[_Slot]()
         self._device = next(head.parameters()).device
         self._given = KeptRows(executor)  # features at the round's pending pairs; `_Slot` says where
         self._rows = KeptRows(executor)  # what was made in the round, likewise
@@ -147,8 +148,8 @@ class FeatureDrafter(Drafter):
     @torch.inference_mode()
     def read(self, parts: Mapping[int, Part]) -> None:
         for slot, part in parts.items():
-            assert part.features is not None
             own = self._slots[slot]
+            assert part.features is not None
             own.pending += own.prompt[part.start + 1 : part.end + 1].tolist()
             own.features.append(part.features)
             own.read = part.end
@@ -269,8 +270,8 @@ class FeatureDrafter(Drafter):
     def commit(self, committed: Mapping[int, Committed]) -> None:
         paths, waiting = {}, dict[int, Tensor | None]()
         for slot, one in committed.items():
-            assert one.features is not None
             own = self._slots[slot]
+            assert one.features is not None
             features = one.features[: len(one.tokens)]
             if own.staged is None:  # nothing was drafted: the pairs before are still to be run
                 own.pending += one.tokens.tolist()

@@ -12,7 +12,8 @@ from talon_core.drafter import Committed, Drafter, DrafterSpec, Frontier, Part, 
 from talon_core.engine.checked_drafter import checked_proposal, checked_resume, opened
 from talon_core.inquiry import Inquirer
 from talon_core.runtime.network import NetworkTarget
-from talon_core.target import Target
+from talon_core.runtime.open_slots import OpenSlots
+from talon_core.target import Target, check_open
 from talon_core.tree import IntArray
 from talon_drafters.hybrid.calibration import Trust
 from talon_drafters.hybrid.mixture import Mixture, Row, Shares, candidates_of
@@ -107,7 +108,7 @@ class HybridDrafter(Drafter):
         self._names = [name for name, _ in retrievers]
         self._retrievers = [drafter for _, drafter in retrievers]
         self._vocab_size = vocab_size
-        self._texts: dict[int, _Text] = {}  # by slot
+        self._texts = OpenSlots[_Text]()
         self.sources = [*(model.spec.name for model in models), *self._names]
         depths = [part.max_depth for part in self._parts]
         self.uses_target = any(part.uses_target for part in self._parts)
@@ -146,6 +147,7 @@ class HybridDrafter(Drafter):
         self._write(slot, prompt[1:])
 
     def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
+        check_open([source], self._texts)
         known = [
             checked_resume(model.spec, model.drafter.resume(slot, prompt.copy(), room, source, length), length)
             for model in self._models
@@ -155,11 +157,12 @@ class HybridDrafter(Drafter):
         return min([length, *known])
 
     def close(self, slot: int) -> None:
+        del self._texts[slot]
         for part in self._parts:
             part.close(slot)
-        del self._texts[slot]
 
     def read(self, parts: Mapping[int, Part]) -> None:
+        check_open(parts, self._texts)
         for place, model in enumerate(self._models):
             told = {slot: self._untold(part, place, slot, model.columns) for slot, part in parts.items()}
             new = {slot: part for slot, part in told.items() if part is not None}
@@ -180,6 +183,7 @@ class HybridDrafter(Drafter):
         return any(part.catch_up() for part in self._parts)
 
     def commit(self, committed: Mapping[int, Committed]) -> None:
+        check_open(committed, self._texts)
         for model in self._models:
             own = {
                 slot: Committed(one.tokens.copy(), one.nodes.copy(), model.columns.features(one.features))

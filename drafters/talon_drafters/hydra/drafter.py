@@ -17,11 +17,12 @@ from talon_core.runtime.catching_up import timed_reading
 from talon_core.runtime.embeddings import embedding_shape, like_output, shared_embedding
 from talon_core.runtime.executor import Executor, Numbers, TreeView
 from talon_core.runtime.network import NetworkTarget, network_target
+from talon_core.runtime.open_slots import OpenSlots
 from talon_core.runtime.passes import Pass
 from talon_core.runtime.rows import KeptRows
 from talon_core.runtime.staging import MANY_PENDING
 from talon_core.runtime.transfers import sent
-from talon_core.target import Target
+from talon_core.target import Target, check_open
 from talon_core.tree import IntArray, TokenTree
 from talon_drafters.checkpoints.reading import Sizes
 from talon_drafters.heads.opening import checkpoint_for, output_of
@@ -61,7 +62,7 @@ class _States:
         self._heads = heads
         self._executor = executor
         self._cache = executor.cache
-        self._unread: dict[int, list[Tensor]] = {}  # by slot: states that came since the last one was asked for
+        self._unread = OpenSlots[list[Tensor]]()  # states that came since the last one was asked for
         self._last: dict[int, Tensor] = {}
         self._rows = KeptRows(executor)  # the states that a pass reads
         if heads.prefix is not None:  # a layer of transformers
@@ -80,6 +81,7 @@ class _States:
         """Take states over; returns of how many tokens."""
         length = max(length - 1, 0)  # one state must be heard of
         waiting: list[Tensor] = []
+        check_open([source], self._unread)
         if self._heads.prefix is not None:
             first, unread = self._cache.lengths[source], self._unread[source]
             taken = self._cache.resume(slot, room, source, length)
@@ -91,12 +93,13 @@ class _States:
         return length
 
     def close(self, slot: int) -> None:
+        del self._unread[slot]
         self._cache.close(slot)
-        self._unread.pop(slot, None)
         self._last.pop(slot, None)
 
     def add(self, slot: int, features: Tensor | None) -> None:
         """A slot's new states, shape `(new, hidden)`."""
+        check_open([slot], self._unread)
         if features is None or not len(features):
             return
         if self._heads.prefix is None:

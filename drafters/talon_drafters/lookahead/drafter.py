@@ -7,6 +7,7 @@ import numpy as np
 
 from talon_core.drafter import Committed, Drafter
 from talon_core.inquiry import Inquirer, Inquiry
+from talon_core.runtime.open_slots import OpenSlots
 from talon_core.tree import IntArray, TokenTree
 from talon_drafters.lookahead.options import Lookahead
 from talon_drafters.lookahead.pool import Pool
@@ -35,7 +36,7 @@ class LookaheadDrafter(LookupDrafter[Pool], Inquirer):
         super().__init__(partial(Pool, options, vocab_size), vocab_size, options.ngram - 1)
         self.most_added = most_nodes(options.window, options.ngram)
         self._options = options
-        self._windows: dict[int, Window] = {}  # by slot
+        self._windows = OpenSlots[Window]()
 
     def open(self, slot: int, prompt: IntArray, room: int) -> None:
         super().open(slot, prompt, room)

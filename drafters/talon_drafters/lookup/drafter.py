@@ -11,6 +11,7 @@ import numpy as np
 
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Frontier, Proposed, Retriever
+from talon_core.runtime.open_slots import OpenSlots
 from talon_core.tree import FloatArray, IntArray
 from talon_drafters.lookup.trie import Trie
 
@@ -73,7 +74,7 @@ class LookupDrafter(Retriever, Generic[Text]):
         self._make = make
         self._vocab_size = vocab_size
         self._said = said or {}
-        self._slots: dict[int, _Slot[Text]] = {}
+        self._slots = OpenSlots[_Slot[Text]]()
 
     def describe(self) -> Mapping[str, object]:
         return self._said

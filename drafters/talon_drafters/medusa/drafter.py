@@ -12,7 +12,8 @@ from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
 from talon_core.runtime.best import Best, best_by
 from talon_core.runtime.embeddings import like_output
 from talon_core.runtime.network import NetworkTarget, network_target
-from talon_core.target import Target
+from talon_core.runtime.open_slots import OpenSlots
+from talon_core.target import Target, check_open
 from talon_core.tree import IntArray
 from talon_drafters.checkpoints.reading import Sizes
 from talon_drafters.heads.opening import checkpoint_for, output_of
@@ -48,21 +49,23 @@ class MedusaDrafter(Drafter):
         self._heads = read.heads
         self._output, self._vocabulary, self._session = output_of(read.heads, read.vocabulary, target)
         self.executor = target.executor()
-        self._states: dict[int, Tensor] = {}  # by slot: the state of the token before the root, (hidden,)
+        self._states = OpenSlots[list[Tensor]]()  # the state of the token before the root, (hidden,), if one is known
         self._best: dict[int, tuple[Best, int]] = {}  # this round's rows, one for each head, and the first of a slot's
 
     def session(self) -> AbstractContextManager[object]:
         return self._session
 
     def open(self, slot: int, prompt: IntArray, room: int) -> None:
-        self.close(slot)
+        self._states[slot] = []
+        self._best.pop(slot, None)
 
     def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
-        self.close(slot)
+        check_open([source], self._states)
+        self.open(slot, prompt, room)
         return max(length - 1, 0)  # one state must be heard of
 
     def close(self, slot: int) -> None:
-        self._states.pop(slot, None)
+        del self._states[slot]
         self._best.pop(slot, None)
 
     def read(self, parts: Mapping[int, Part]) -> None:
@@ -74,13 +77,14 @@ class MedusaDrafter(Drafter):
             self._heard(slot, one.features)
 
     def _heard(self, slot: int, features: Tensor | None) -> None:
+        check_open([slot], self._states)
         self._best.pop(slot, None)
         if features is not None and len(features):
-            self._states[slot] = features[-1].clone()  # so that the others can be freed
+            self._states[slot] = [features[-1].clone()]  # so that the others can be freed
 
     @torch.inference_mode()
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
-        known = [one for one in frontiers if one.slot in self._states]
+        known = [one for one in frontiers if self._states[one.slot]]
         new, before = [one.slot for one in known if one.slot not in self._best], self.executor.preparations
         if new:
             best = self._run(new, max(one.width for one in known))
@@ -102,7 +106,7 @@ class MedusaDrafter(Drafter):
 
     def _run(self, slots: Sequence[int], width: int) -> Best:
         """All heads' best tokens for these slots, a row for each head of each."""
-        states = torch.stack([self._states[slot] for slot in slots])
+        states = torch.cat([torch.stack(self._states[slot]) for slot in slots])
         heads = len(self._heads.blocks)
         return best_by(self.executor, None, self._scores, (states,), width, self._vocabulary, heads)
 

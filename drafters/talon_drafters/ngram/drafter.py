@@ -11,6 +11,7 @@ import numpy as np
 
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Frontier, Proposed, Retriever
+from talon_core.runtime.open_slots import OpenSlots
 from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_drafters.ngram.suffix_automaton import Context, SuffixAutomaton
 
@@ -82,7 +83,7 @@ class NgramDrafter(Retriever):
         self._vocab_size = vocab_size
         discounts = (1 - (1 - options.discount) * length**-_EXPONENT for length in range(1, options.max_match + 1))
         self._discount_up_to = list(accumulate(discounts, mul, initial=1.0))
-        self._texts: dict[int, _Text] = {}  # by slot
+        self._texts = OpenSlots[_Text]()
 
     def open(self, slot: int, prompt: IntArray, room: int) -> None:
         self._texts[slot] = _Text(SuffixAutomaton(self._options.max_match), self._vocab_size)
