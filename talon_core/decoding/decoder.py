@@ -30,6 +30,7 @@ from talon_core.engine.generation import Batch, Generation
 from talon_core.engine.sequence import Sequence as Decoded
 from talon_core.errors import check_made_of, is_whole, naming
 from talon_core.plugins.fitting import check_rule, exact_rules
+from talon_core.plugins.parts import check_place, warn_of_unused
 from talon_core.plugins.registry import load_registry
 from talon_core.policy import TreePolicy
 from talon_core.request import Request, Result
@@ -59,7 +60,8 @@ class Decoder:
         target: the model whose output is wanted.
         rule: the acceptance rule.
         policy: the tree policy; None decodes one token per pass, without drafting.
-        drafter: the drafter's options, or one that is opened for this target; needed with a policy.
+        drafter: the drafter's options, or one that is opened for this target; needed with a policy. Without one it
+            drafts nothing, and a warning says so.
         frontend: turns prompts and options into requests, and tokens into text.
         lossy: allow a rule that changes the law of the output.
         schedule: what is prepared while the target verifies; None drafts and verifies in turn.
@@ -73,8 +75,9 @@ class Decoder:
 
     Raises:
         ValueError: if there is a policy but no drafter, the drafter does not fit the target, or the rule is not
-            exact for the policy's trees, or is lossy where that is not allowed; or the drafter cannot draft before
-            the target is done, where the schedule has it prepare something.
+            exact for the policy's trees, or is lossy where that is not allowed; if the drafter cannot draft before
+            the target is done, where the schedule has it prepare something; or if there is a schedule without a policy,
+            or a place to draft on without a schedule.
     """
 
     def __init__(
@@ -97,7 +100,10 @@ class Decoder:
         check_made_of(Bounds, "bounds", bounds)
         if policy is not None and drafter is None:
             raise ValueError(f"{naming('tree policy', policy)} needs a drafter, and there is none")
+        check_place(draft_on, schedule)
         self.children = check_rule(rule, policy, lossy)
+        if policy is None and drafter is not None:
+            warn_of_unused(drafter)
         self.target = target
         self.rule = rule
         self.policy = policy

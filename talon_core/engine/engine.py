@@ -13,7 +13,7 @@ from talon_core.allocation import Allocator
 from talon_core.choices import Choices, SeededChoices
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drafter import Drafter, DrafterSpec, Part
-from talon_core.engine.ahead.opening import goes_ahead
+from talon_core.engine.ahead.opening import check_drafting, goes_ahead
 from talon_core.engine.ahead.preparer import Preparer
 from talon_core.engine.ahead.thread import ThreadWorker
 from talon_core.engine.ahead.worker import Worker
@@ -74,8 +74,8 @@ class Engine:
         now: the clock, in seconds.
 
     Raises:
-        ValueError: for a part that is none, or a bound that is no whole number of at least 1; or for a policy that
-            chooses among several drafters where there is one.
+        ValueError: for a part that is none, or a bound that is no whole number of at least 1; for a policy that
+            chooses among several drafters where there is one; or for a schedule where there is no policy or no drafter.
         PluginError: if what the policy says of its budget, or the drafter of what it adds, cannot be understood.
     """
 
@@ -117,7 +117,8 @@ class Engine:
                     f"{called} is {written(function)}; it must be a function that {does}"
                 )
         Bounds(slots, rows, prompt_tokens, keep)  # which refuses what is none
-        if schedule is not None and drafter is not None and policy is not None:
+        check_drafting(schedule, policy, drafter)
+        if schedule is not None and drafter is not None:
             drafter = goes_ahead(drafter, spec, schedule, worker, target)
         self.parts = RoundParts(target, drafter if drafter is not None else NoDrafter(), rule, spec)
         self.policy = policy if policy is not None else RootAlone()

@@ -18,7 +18,8 @@ from talon_core.defaults import (
     MEASURING_POLICY,
     NONE,
 )
-from talon_core.drafter import DrafterSpec
+from talon_core.drafter import Drafter, DrafterSpec
+from talon_core.engine.ahead.opening import check_drafting
 from talon_core.engine.ahead.place import check_usable, check_uses, parse_place
 from talon_core.engine.checked_drafter import checked_for_model, checked_rank
 from talon_core.engine.checked_policy import checked_budget
@@ -194,11 +195,8 @@ def resolve(parts: Parts, registry: Registry) -> Resolved:
     if chosen is None and parts.schedule != IN_TURN:
         _check_known(registry, "schedule", parts.schedule, [AUTO])
         schedule = made_schedule(registry, parts.schedule)
-    if schedule is not None and policy is None:
-        raise ValueError(
-            f"the schedule is {written(parts.schedule)}, and there is no tree policy, so that nothing is drafted; name "
-            "a policy, or leave the schedule out"
-        )
+    if schedule is not None:
+        check_drafting(parts.schedule, policy, parts.drafter)
     check_place(parts.draft_on, schedule, "" if chosen is None else chosen.why)
     return Resolved(attrs.evolve(parts, rule=name), registry, policy, rule, drafter, schedule, chosen, found_on)
 
@@ -280,9 +278,14 @@ def _made_drafter(registry: Registry, asked: str | DrafterSpec, policy: TreePoli
     _check_known(registry, "drafter", asked, [AUTO])
     drafter: DrafterSpec = built(registry, "drafter", asked)
     if policy is None:
-        LOGGER.warning("%s drafts nothing: there is no tree policy", naming("drafter", drafter))
+        warn_of_unused(drafter)
         return None
     return drafter
+
+
+def warn_of_unused(drafter: DrafterSpec | Drafter) -> None:
+    """Say that a drafter which was asked for drafts nothing, as there is no tree policy."""
+    LOGGER.warning("%s drafts nothing: there is no tree policy", naming("drafter", drafter))
 
 
 def choose_drafter(registry: Registry, model: Any) -> str:

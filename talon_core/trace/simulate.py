@@ -151,7 +151,7 @@ def simulated(
         costs=machines.costs,
         allocator=None,
         keep=False,
-        schedule=schedule,
+        schedule=schedule if drafts else None,
         worker=lambda _: beside,
         now=clock.now,
     )

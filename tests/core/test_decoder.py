@@ -1,5 +1,7 @@
 """The loop: where it stops, what it refuses, whom it calls in which order, and what it writes down."""
 
+import re
+
 import attrs
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from talon_core.sampling import Sampling
 from talon_core.table import Memoryless
 from talon_strategies.chain import Chain
 from talon_strategies.rules.match import Match
+from talon_strategies.schedules.cached import Cached
 
 VOCAB = 6
 COUNTING = TableTarget(np.roll(np.eye(VOCAB), 1, axis=1) * 9)
@@ -279,6 +282,28 @@ def test_a_target_makes_room_for_a_modest_tree_only():
 def test_a_policy_without_a_drafter_is_refused():
     with pytest.raises(ValueError, match=r"tree policy 'chain' \(.*Chain\) needs a drafter, and there is none"):
         Decoder(COUNTING, Match(), chain(2))
+
+
+def test_a_drafter_without_a_policy_drafts_nothing_and_a_warning_says_so(caplog):
+    decoder = Decoder(COUNTING, Match(), None, Given(Knows()))
+    assert decoder.drafter is None
+    (warning,) = caplog.messages
+    assert re.search(r"^drafter 'given' .* drafts nothing: there is no tree policy$", warning)
+
+
+@pytest.mark.parametrize("policy", [None, chain(2)])
+@pytest.mark.parametrize("draft_on", ["cpu:1", "cuda:0"])
+def test_a_place_without_a_schedule_is_refused(policy, draft_on):
+    with pytest.raises(
+        ValueError, match=f"draft_on is '{draft_on}', and the schedule drafts and verifies in turn; name"
+    ):
+        Decoder(COUNTING, Match(), policy, Given(Knows()), draft_on=draft_on)
+
+
+def test_a_schedule_without_a_policy_is_refused():
+    sentence = "the schedule is Cached.*, and there is no tree policy, so that nothing is drafted; name a policy"
+    with pytest.raises(ValueError, match=sentence):
+        Decoder(COUNTING, Match(), None, Given(Knows()), schedule=Cached())
 
 
 def test_a_rule_that_is_not_exact_for_the_policys_trees_is_refused_before_the_first_token():

@@ -15,7 +15,7 @@ from talon_core.engine.generation import Batch
 from talon_core.engine.slots import FEWEST_SLOTS, Seat, Slots
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter
-from talon_strategies import Chain, Eagle2, Match, Talon
+from talon_strategies import Cached, Chain, Eagle2, Match, Talon
 
 VOCAB = 4
 TABLE = np.random.default_rng(0).normal(size=(VOCAB,) * 3) * 2
@@ -675,6 +675,18 @@ def test_what_is_no_request_is_refused(given):
 def test_parts_that_are_none_are_refused(parts, sentence):
     with pytest.raises(ValueError, match=sentence):
         Engine(*parts)
+
+
+@pytest.mark.parametrize(
+    ("policy", "drafter", "sentence"),
+    [
+        (None, TableDrafter(LAWS), "no tree policy, so that nothing is drafted; name a policy, or leave the schedule"),
+        (Talon(), None, "no drafter, so that nothing is drafted; name a drafter, or leave the schedule out"),
+    ],
+)
+def test_a_schedule_where_nothing_is_drafted_is_refused(policy, drafter, sentence):
+    with pytest.raises(ValueError, match=f"^the schedule is Cached.*, and there is {sentence}"):
+        Engine(TableTarget(TABLE), Match(), policy, drafter, schedule=Cached())
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ class Sequences(RuleBasedStateMachine):
             target(seed), Match(), policy, drafter(kind, seed) if policy is not None else None, **how
         )
         how = {"slots": slots, "rows": rows, "prompt_tokens": prompt_tokens, "keep": keep}
-        self.engine = self.make(**how, schedule=schedule, worker=worker)
+        self.engine = self.make(**how, schedule=schedule if policy is not None else None, worker=worker)
         self.submitted = []
 
     @rule(

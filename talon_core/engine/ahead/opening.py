@@ -8,10 +8,29 @@ from talon_core.engine.ahead.inquirer import AheadInquirer
 from talon_core.engine.ahead.instant import opened_instant
 from talon_core.engine.ahead.worker import Worker
 from talon_core.engine.checked_drafter import checked_depth
-from talon_core.errors import naming
+from talon_core.errors import naming, written
 from talon_core.inquiry import Inquirer
 from talon_core.schedule import Schedule
 from talon_core.target import Target
+
+
+def check_drafting(asked: object, policy: object, drafter: object) -> None:
+    """Refuse a schedule where nothing is drafted.
+
+    Args:
+        asked: for as the schedule; None for none.
+        policy: the tree policy; None if there is none.
+        drafter: likewise.
+
+    Raises:
+        ValueError: if one of them is missing where there is a schedule.
+    """
+    for part, remedy, given in (("tree policy", "a policy", policy), ("drafter", "a drafter", drafter)):
+        if asked is not None and given is None:
+            raise ValueError(
+                f"the schedule is {written(asked)}, and there is no {part}, so that nothing is drafted; name {remedy}, "
+                "or leave the schedule out"
+            )
 
 
 def goes_ahead(
