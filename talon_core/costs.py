@@ -318,25 +318,26 @@ class Line:
 
 
 class UnknownCosts(Costs):
-    """Nothing is known, and nothing will be.
-
-    Attributes:
-        asked: whether somebody wanted to know what a pass takes.
-    """
+    """Nothing is known, and nothing will be."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self._asked = False
+
+    @property
+    def asked(self) -> bool:
+        """Whether somebody wanted to know what a pass takes, since this was made."""
+        return self._asked
 
     @property
     def fixed(self) -> bool:
         return True
 
     def verify(self, nodes: int, context: int, batch: int = 1) -> float | None:
-        self.asked = True
+        self._asked = True
         return None
 
     def draft(self, rows: int, width: int) -> float | None:
-        self.asked = True
+        self._asked = True
         return None
 
 

@@ -271,9 +271,11 @@ class Replay:
 
         The policy may have learnt from the text afterwards.
         """
-        self._unknown.asked = False
-        self.text(method, text)
-        return self._unknown.asked
+        if self.costs is not None:
+            return False
+        trial = Replay(self.trace, None, self.timed, self.now)  # whose costs nobody else has asked for
+        trial.text(method, text)
+        return trial._unknown.asked
 
     def limit(self, text: TextTrace) -> int:
         """The most new tokens that a text could have had."""

@@ -127,6 +127,21 @@ def test_the_rounds_are_those_of_greedy_decoding(
         assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy, shared_target), 0)
 
 
+def test_whether_costs_are_lacking_is_told_by_each_answer_alone(tiny: Any, recorded: Callable[..., Trace]) -> None:
+    trace = recorded(tiny)
+    text = trace.text(*trace.texts()[0])
+    asks, asks_not = (parse_method(spec, trace, load_registry()) for spec in (PRICED["talon-cost"], "chain:length=2"))
+    replay = Replay(trace)
+    assert [replay.lacks_costs(one, text) for one in (asks, asks_not, asks)] == [True, False, True]
+    costs = replay.costs_of(asks)
+    assert costs is replay.costs_of(asks)
+    replay.text(asks, text)
+    assert getattr(costs, "asked")  # noqa: B009 - costs in general do not tell
+    assert not replay.lacks_costs(asks_not, text)
+    assert getattr(costs, "asked")  # noqa: B009 - what was found out before stands
+    assert not Replay(trace, PricesByLength()).lacks_costs(asks, text)
+
+
 @pytest.mark.parametrize("policy", PRICED.values(), ids=PRICED.keys())
 def test_so_are_those_of_policies_that_ask_what_passes_take_by_the_same_costs(
     tiny: Any, shared_target: Any, recorded: Callable[..., Trace], policy: str
