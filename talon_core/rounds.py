@@ -76,7 +76,7 @@ class Round:
         spans: what took time, in the order in which it began. The drafter and the target serve all sequences of a round
             at once; the policy and the rule of another sequence are not among them.
         context: tokens of the text before the round.
-        sequences: that had a round in the same pass of the target.
+        sequences: whose trees were in the same pass of the target, those for which something has failed after it, too.
         nodes: of all their trees together, with those that were added to them.
         inquired: nodes that the drafter has added to this tree to ask the target about (`Inquirer`); none is in `tree`.
         hit: whether what its tree was drafted from was prepared while the round before was verified; None where nothing

@@ -104,6 +104,7 @@ class Stages:
         self._sharing = sharing
         self._now = now
         self._spans = SlotSpans(sequences, now)
+        self._verified: list[TokenTree] = []  # all that were in the pass, with what was added to them
 
     def prepare(self, nodes: int) -> None:
         """Before somebody's first round: let the target make what rounds like those to come need once.
@@ -128,7 +129,7 @@ class Stages:
         hits = {slot: preparations.hit(slot) for slot in emitted}
         self._tell(drafted, accepted, emitted, answers)
         added = {slot: one.added for slot, one in asked.items()}
-        nodes = sum(len(drafted[slot].tree) + added.get(slot, 0) for slot in accepted)
+        nodes = sum(map(len, self._verified))
         rounds = {}
         beside = {slot: preparations.spans(slot) for slot in emitted}
         for slot in self._left(emitted):
@@ -141,7 +142,7 @@ class Stages:
                 draft_passes=one.draft_passes,
                 spans=tuple(sorted((*one.spans, *self._spans[slot], *beside[slot]), key=attrgetter("start"))),
                 context=context[slot],
-                sequences=len(accepted),
+                sequences=len(self._verified),
                 inquired=added.get(slot, 0),
                 nodes=nodes,
                 hit=hits[slot],
@@ -201,6 +202,7 @@ class Stages:
         with self._faults.of(left):
             parts.preparations.begin(left, self._sequences, self._costs, self._spans)
             trees = {slot: trees[slot] for slot in left}
+            self._verified = [*trees.values()]
             with self._spans.of("verify", left):
                 verified = parts.target.verify(trees, offered.greedy, **more)
                 if not (verified.prepared or verified.accepted):  # a target that has walked has waited

@@ -13,6 +13,7 @@ from talon_core.costs import MeasuredCosts
 from talon_core.engine.drafting import TOGETHER
 from talon_core.engine.generation import Batch
 from talon_core.engine.slots import FEWEST_SLOTS, Seat, Slots
+from talon_core.inquiry import Inquirer, Inquiry
 from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter
 from talon_strategies import Cached, Chain, Eagle2, Match, Talon
@@ -324,6 +325,16 @@ class FailsForOne(TableDrafter):
         return attrs.evolve(found, frontier=found.frontier + 1) if tree.tokens[0] == 3 else found
 
 
+class Asks(TableDrafter, Inquirer):
+    """Adds nodes to each tree."""
+
+    most_added = 2
+
+    def inquire(self, slot, tree, deepest):
+        tokens, parents = np.arange(self.most_added), np.zeros(self.most_added, dtype=np.int64)
+        return Inquiry(tokens, parents, len(tree) + tokens)
+
+
 FIVE = np.random.default_rng(2).normal(size=(5,) * 3)
 """Texts of 0, 1 and 2 stay among them; after 4 comes 3, again and again."""
 FIVE[:, :3, 3:], FIVE[:, 3:, 3] = -np.inf, 99.0
@@ -361,6 +372,23 @@ def test_what_fails_in_the_middle_ends_its_own_sequence_and_the_others_come_out_
         assert one.error is None
         assert len(one.rounds) > 4
         assert one.token_ids == alone(one.request, target=TableTarget(FIVE), policy=None)
+
+
+@pytest.mark.parametrize("inquired", [0, 2])
+def test_a_round_tells_of_all_that_shared_its_pass_though_a_neighbour_failed_after_it(monkeypatch, inquired):
+    told = []
+    monkeypatch.setattr(MeasuredCosts, "went", lambda _, spans: told.append(spans))
+    drafter = Asks(LAWS_OF_FIVE) if inquired else TableDrafter(LAWS_OF_FIVE)
+    own = engine(Chain(length=2), TableTarget(FIVE), drafter, NoThrees(), allocator=None)
+    fine, broken = own.submit(request(9, prompt=[0, 1])), own.submit(request(9, prompt=[1, 3]))
+    (round_,) = own.step().values()
+    assert broken.finished
+    assert (round_.sequences, round_.nodes, round_.inquired) == (2, 2 * (3 + inquired), inquired)
+    assert not told  # what a pass of two takes beside its parts is no round's of one
+    (round_,) = own.step().values()
+    assert (round_.sequences, round_.nodes) == (1, 3 + inquired)
+    assert len(told) == 1
+    assert [len(one) for one in (fine.rounds, broken.rounds)] == [2, 0]
 
 
 class FailsInTheMiddle(TableDrafter):
