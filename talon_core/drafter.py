@@ -76,7 +76,7 @@ class Reading:
 
     Attributes:
         tokens: of all these texts, at least 1.
-        seconds: that it took.
+        seconds: that it took, by the drafter's own clock (`time.perf_counter`): it is told of no other.
     """
 
     tokens: int = attrs.field(validator=ge(1))

@@ -22,6 +22,9 @@ what may come, and the time for which the round waited until that had ended, whi
 class Span:
     """A stretch of time, in seconds by the engine's clock.
 
+    What is prepared in a process beside is timed there. It lies as far between the moments at which the process was
+    told to begin and had answered as it does by the clock there.
+
     Attributes:
         part: whose it is, one of `PARTS` or `BESIDE`. Each layer of the drafter has a span of its own, and so has its
             `commit`.

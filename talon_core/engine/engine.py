@@ -71,7 +71,7 @@ class Engine:
             nodes are verified that are worth their time by these costs. May be set between steps.
         schedule: what is prepared while the target verifies; None drafts and verifies in turn.
         worker: makes who prepares, for the drafter.
-        now: the clock, in seconds.
+        now: the clock, in seconds, by which all spans are told. Where a thread prepares, that asks it as well.
 
     Raises:
         ValueError: for a part that is none, or a bound that is no whole number of at least 1; for a policy that
@@ -119,7 +119,7 @@ class Engine:
         Bounds(slots, rows, prompt_tokens, keep)  # which refuses what is none
         check_drafting(schedule, policy, drafter)
         if schedule is not None and drafter is not None:
-            drafter = goes_ahead(drafter, spec, schedule, worker, target)
+            drafter = goes_ahead(drafter, spec, schedule, worker, target, now)
         self.parts = RoundParts(target, drafter if drafter is not None else NoDrafter(), rule, spec)
         self.policy = policy if policy is not None else RootAlone()
         behind = " that drafts while the target verifies" * isinstance(self.parts.drafter, Preparer)

@@ -1,6 +1,7 @@
 """From a drafter and a schedule to the drafter that the engine asks."""
 
 from collections.abc import Callable
+from time import perf_counter
 
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.ahead.drafter import AheadDrafter
@@ -39,6 +40,7 @@ def goes_ahead(
     schedule: Schedule,
     worker: Callable[[Drafter], Worker],
     target: Target,
+    now: Callable[[], float] = perf_counter,
 ) -> Drafter:
     """The drafter that the engine asks: the real one, where the schedule prepares nothing.
 
@@ -48,6 +50,7 @@ def goes_ahead(
         schedule: says what is prepared.
         worker: makes who prepares, for the drafter.
         target: whose text it is.
+        now: the engine's clock, in seconds.
 
     Raises:
         ValueError: if the drafter cannot draft before the target is done, or the schedule's instant source reads more
@@ -68,4 +71,6 @@ def goes_ahead(
             f"verifies; take the schedule sync in the place of {naming('schedule', schedule)}, or another drafter"
         )
     wrapped = AheadInquirer if isinstance(drafter, Inquirer) else AheadDrafter
-    return wrapped(schedule, worker(drafter), named, target.vocab_size, opened_instant(schedule, target))
+    prepares = worker(drafter)
+    prepares.now = now
+    return wrapped(schedule, prepares, named, target.vocab_size, opened_instant(schedule, target))

@@ -8,7 +8,7 @@ import struct
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from multiprocessing.connection import Connection
 from time import perf_counter
@@ -187,6 +187,7 @@ class ProcessWorker(Worker):
         self._lends, self._loans = lends, ExitStack()
         self._committed: Any = None  # is told with the next message
         self._preparings = 0
+        self._told_at = (0.0, 0.0)  # when it was told to prepare, by its clock and by the engine's
         self._stopping = False
         self._unsent: dict[int, Exception] = {}  # what could not be sent, by slot
         try:
@@ -313,6 +314,7 @@ class ProcessWorker(Worker):
                 slots, told = [job.slot for job in jobs], pickle.dumps((schedule, jobs))
                 committed, self._committed = self._committed, None
                 self._preparings += 1
+                self._told_at = perf_counter(), self.now()
                 self._process.tell(committed, "prepare", self._preparings, slots, told)
                 self._stopping = True
             except LostError as error:  # seen again when it is stopped
@@ -321,7 +323,7 @@ class ProcessWorker(Worker):
                 self._unsent = dict.fromkeys([job.slot for job in jobs], error)
 
     def stop(self) -> Stopped:
-        started = perf_counter()
+        started = self.now()
         if self._unsent:
             unsent, self._unsent = self._unsent, {}
             return Stopped(faults=unsent)
@@ -335,7 +337,8 @@ class ProcessWorker(Worker):
         except LostError as error:
             return Stopped(failure=error)
         self._stopping = False
-        return attrs.evolve(found, spans=[*found.spans, Span("wait", started, perf_counter())])
+        spans = _between(self._told_at, (perf_counter(), self.now()), found.spans)
+        return attrs.evolve(found, spans=[*spans, Span("wait", started, self.now())])
 
     def wake(self) -> None:
         self._loans.enter_context(self._lends())
@@ -348,6 +351,23 @@ class ProcessWorker(Worker):
         self._give_up("it was closed")
         if self._starting is not None:
             self._starting.end()
+
+
+def _between(told: tuple[float, float], answered: tuple[float, float], spans: Iterable[Span]) -> list[Span]:
+    """Spans by a process's clock, told by the engine's: each lies as far between the same two moments.
+
+    Args:
+        told: when the process was told to begin, by its clock, which is this machine's, and by the engine's.
+        answered: when it had answered, likewise.
+        spans: what lies between, by its clock.
+    """
+    whole = answered[0] - told[0]
+
+    def at(time: float) -> float:
+        share = min(max((time - told[0]) / whole, 0.0), 1.0) if whole > 0 else 0.0
+        return told[1] + share * (answered[1] - told[1])
+
+    return [attrs.evolve(span, start=at(span.start), end=at(span.end)) for span in spans]
 
 
 class _Remote(Drafter):

@@ -30,11 +30,13 @@ class _Task:
         stopping: set where no further call of the drafter is to be made.
         done: set where none is being made any more.
         failure: what the drafter has raised.
+        seconds: that each call took, whatever the engine's clock says of it.
     """
 
     def __init__(self, preparing: Preparing, now: Callable[[], float]) -> None:
         self.preparing = preparing
         self.spans: list[Span] = []
+        self.seconds: list[float] = []
         self._now = now
         self.stopping = Event()
         self.done = Event()
@@ -44,9 +46,11 @@ class _Task:
         """Prepare until all is done, or it is stopped."""
         try:
             while not self.stopping.is_set():
+                started = perf_counter()
                 with timed("prepare", self._now, self.spans):
                     if not self.preparing.step():
                         break
+                self.seconds.append(perf_counter() - started)
         except Exception as error:
             self.failure = error
         finally:
@@ -62,15 +66,11 @@ class ThreadWorker(Worker):
 
     Args:
         drafter: likewise.
-        now: the clock, in seconds.
         patience: how long a call may take.
     """
 
-    def __init__(
-        self, drafter: Drafter, now: Callable[[], float] = perf_counter, patience: Patience | None = None
-    ) -> None:
+    def __init__(self, drafter: Drafter, patience: Patience | None = None) -> None:
         self.drafter = drafter
-        self._now = now
         self._patience = patience if patience is not None else Patience()
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
         self._thread: Thread | None = None
@@ -89,7 +89,7 @@ class ThreadWorker(Worker):
 
     def prepare(self, schedule: Schedule, jobs: Sequence[Job]) -> None:
         stream = self._own_stream()
-        task = _Task(Preparing(self.drafter, schedule, jobs, self._now), self._now)
+        task = _Task(Preparing(self.drafter, schedule, jobs, self.now), self.now)
         with uninterrupted():
             if self._thread is None:
                 self._tasks = SimpleQueue()
@@ -114,7 +114,7 @@ class ThreadWorker(Worker):
         if task is None:
             return Stopped()
         task.stopping.set()
-        started = self._now()
+        started = self.now()
         patience = self._patience.seconds("prepare")
         if not task.done.wait(patience):
             with uninterrupted():
@@ -128,8 +128,8 @@ class ThreadWorker(Worker):
         self._beside.close()
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
-        self._patience.saw("prepare", [span.seconds for span in task.spans])
-        spans = [*task.spans, Span("wait", started, self._now())]
+        self._patience.saw("prepare", task.seconds)
+        spans = [*task.spans, Span("wait", started, self.now())]
         if task.failure is not None:
             return Stopped(failure=task.failure, spans=spans)
         preparing = task.preparing

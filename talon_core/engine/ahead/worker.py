@@ -45,9 +45,12 @@ class Worker(ABC):
         lost: whether the drafter cannot be reached any more; it may come back.
         losses: how often it was lost: what it knew of any text before is not known any more.
         why: it was lost the last time.
+        now: the clock by which it tells spans, in seconds; the engine sets it to its own. A thread of the worker's may
+            ask it while the one that decodes does.
     """
 
     drafter: Drafter
+    now: Callable[[], float] = perf_counter
     lost: bool = False
     losses: int = 0
     why: str = ""
@@ -79,22 +82,15 @@ class InLine(Worker):
     Args:
         drafter: likewise.
         calls: how many calls of the drafter are made, asked each time; None for all there are.
-        now: the clock, in seconds.
     """
 
-    def __init__(
-        self,
-        drafter: Drafter,
-        calls: Callable[[], int | None] = lambda: None,
-        now: Callable[[], float] = perf_counter,
-    ) -> None:
+    def __init__(self, drafter: Drafter, calls: Callable[[], int | None] = lambda: None) -> None:
         self.drafter = drafter
         self._calls = calls
-        self._now = now
         self._preparing: Preparing | None = None
 
     def prepare(self, schedule: Schedule, jobs: Sequence[Job]) -> None:
-        self._preparing = Preparing(self.drafter, schedule, jobs, self._now)
+        self._preparing = Preparing(self.drafter, schedule, jobs, self.now)
 
     def stop(self) -> Stopped:
         preparing, self._preparing = self._preparing, None
@@ -103,7 +99,7 @@ class InLine(Worker):
         calls, spans = self._calls(), list[Span]()
         try:
             while calls is None or calls > 0:
-                with timed("prepare", self._now, spans):
+                with timed("prepare", self.now, spans):
                     if not preparing.step():
                         break
                 calls = None if calls is None else calls - 1

@@ -11,7 +11,7 @@ import threading
 import time
 from contextlib import nullcontext
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
 from random import Random
 from types import SimpleNamespace
 
@@ -93,13 +93,14 @@ def decoder(spec=NGRAM):
     return made
 
 
-def engine(decoder, policy, rule=Match(), schedule=Cached(budget=12)):  # noqa: B008 - frozen
+def engine(decoder, policy, rule=Match(), schedule=Cached(budget=12), **more):  # noqa: B008 - frozen
     """Another one that uses the same process: to start one takes seconds."""
     patient(decoder)
     decoder.engine.forget()
     own = Patient()
     own.wait = decoder.target.wait
-    return Engine(own, rule, policy, decoder.drafter, schedule=schedule, worker=lambda _: worker(decoder), keep=False)
+    how = {"schedule": schedule, "worker": lambda _: worker(decoder), "keep": False}
+    return Engine(own, rule, policy, decoder.drafter, **how, **more)
 
 
 def finished(engine, given):
@@ -164,6 +165,15 @@ def test_the_text_is_the_same_and_rounds_begin_with_what_was_prepared(beside, pl
     assert made.token_ids == plain[temperature]
     assert any(one.hit for one in made.rounds)
     assert any(one.prepare_seconds > 0 for one in made.rounds)
+
+
+def test_its_spans_are_told_by_the_engines_clock(beside):
+    clock = count(10**12)  # far behind the clock of any machine
+    own = engine(beside, Chain(length=2), now=lambda: float(next(clock)))
+    spans = [span for round_ in finished(own, request()).rounds for span in round_.spans]
+    assert {"prepare", "wait"} <= {span.part for span in spans}
+    end = next(clock)
+    assert all(10**12 <= span.start <= span.end < end for span in spans)
 
 
 def test_policies_that_draw_get_laws_from_there(beside):
