@@ -391,6 +391,7 @@ class _Remote(Drafter):
         self._layers: list[Layer] = []  # of the current tree, that were not asked for yet
         self._nodes = 0  # of the current tree, that the drafter has seen just so
         self._alike = True  # whether policies have decided there as here
+        self._opened: dict[int, int] = {}  # by slot: how often a process had been lost when this one was told of it
 
     def describe(self) -> Mapping[str, object]:
         return self._described
@@ -425,16 +426,19 @@ class _Remote(Drafter):
     def open(self, slot: int, prompt: IntArray, room: int) -> None:
         self._forget_tree()
         self._worker.ask("open", slot, prompt, room)
+        self._opened[slot] = self._worker.losses
 
     def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
         self._forget_tree()
         with self._worker.trying("resume"):
             taken = self._worker.ask("resume", slot, prompt, room, source, length)
+            self._opened[slot] = self._worker.losses
             return checked_resume(self._named, taken, length)
 
     def close(self, slot: int) -> None:
         self._forget_tree()  # it may be one that has failed here, and not there
-        self._worker.ask("close", slot)
+        if self._opened.pop(slot, None) == self._worker.losses:  # another process has never heard of the slot
+            self._worker.ask("close", slot)
 
     def commit(self, committed: Mapping[int, Committed]) -> None:
         self._worker.commit(committed)
