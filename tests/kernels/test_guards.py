@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from talon_kernels.commit_path import BufferTable, commit_path
-from talon_tests.interpreter import GUARD, Guarded
+from talon_tests.interpreter import GUARD, Guarded, pattern
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
@@ -17,8 +17,8 @@ def _copy(source, result, begin, end):
 
 
 @triton.jit
-def _fill(result, at):
-    tl.store(result + at, 5.0)
+def _fill(result, at, number):
+    tl.store(result + at, number)
 
 
 @pytest.fixture
@@ -41,7 +41,26 @@ def test_what_is_written_outside_is_found(interpreted, at):
     around = torch.zeros(3 * GUARD)
     result = around[GUARD : GUARD + 9]  # what lies beside it in memory is somebody's as well
     with pytest.raises(AssertionError, match=f"_fill was written to {'before' if at < 0 else 'behind'} its memory"):
-        _fill[(1,)](result, at)
+        _fill[(1,)](result, at, 5.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64])
+def test_a_kernels_minus_one_is_found_as_well(interpreted, dtype):
+    """What stands where there is nothing: as bytes, guards of -1 would hold it already."""
+    with pytest.raises(AssertionError, match="_fill was written to behind its memory"):
+        _fill[(1,)](torch.zeros(7, dtype=dtype), 7, -1)
+
+
+@pytest.mark.parametrize("at", [0, 3])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_guards_are_no_numbers_of_any_type(dtype, at):
+    size = dtype.itemsize
+    own = Guarded(torch.zeros(at * size, dtype=torch.uint8))
+    assert own.data.numel() == at * size
+    for guard in (own._room[:GUARD], own._room[-GUARD:]):
+        assert guard.view(dtype).isnan().all()
+    whole = pattern(GUARD).view({2: torch.int16, 4: torch.int32, 8: torch.int64}[size])
+    assert (whole < -1).all()
 
 
 def test_what_is_read_outside_is_no_number(interpreted):
@@ -52,7 +71,7 @@ def test_what_is_read_outside_is_no_number(interpreted):
     assert result[9:].isnan().all()
     whole = torch.zeros(2, dtype=torch.int32)
     _copy[(1,)](around.int()[:1], whole, 0, 2)
-    assert whole.tolist() == [0, -1]
+    assert whole.tolist() == [0, -0x10002]
 
 
 def test_buffers_whose_addresses_a_kernel_gets_have_guards_as_well(interpreted):
@@ -73,8 +92,8 @@ def test_buffers_whose_addresses_a_kernel_gets_have_guards_as_well(interpreted):
 
 
 def test_guards_are_looked_at_on_both_sides():
-    for at, where in ((-1, "before"), (3, "behind")):
-        guarded = Guarded(torch.zeros(3, dtype=torch.uint8))
+    for at, where, size in ((-1, "before", 3), (3, "behind", 3), (4, "behind", 4)):
+        guarded = Guarded(torch.zeros(size, dtype=torch.uint8))
         guarded.check("this")
         guarded._room[GUARD + at] = 0
         with pytest.raises(AssertionError, match=f"this was written to {where} its memory"):

@@ -74,8 +74,13 @@ def patch_once(patch: pytest.MonkeyPatch) -> None:
 GUARD = 4096
 """Bytes before and behind what a kernel may touch; no row of the tests' buffers is longer."""
 
-PATTERN = 0xFF
-"""Bytes of which any floating-point number is NaN and any whole one -1."""
+PATTERN = -2
+"""Numbers of 16 bits of which any floating-point number is NaN, and any whole one below 0 and not the -1 of kernels."""
+
+
+def pattern(count: int) -> torch.Tensor:
+    """What guards hold, `(count,)`, uint8."""
+    return torch.full((count + 1 >> 1,), PATTERN, dtype=torch.int16).view(torch.uint8)[:count]
 
 
 class Guarded:
@@ -86,7 +91,7 @@ class Guarded:
     """
 
     def __init__(self, data: torch.Tensor) -> None:
-        self._room = torch.full((len(data) + 2 * GUARD,), PATTERN, dtype=torch.uint8)
+        self._room = pattern(len(data) + 2 * GUARD)
         self.data = self._room[GUARD:-GUARD]
         self.data.copy_(data)
 
@@ -96,15 +101,19 @@ class Guarded:
         Raises:
             AssertionError: if somebody did.
         """
-        for where, guard in (("before", self._room[:GUARD]), ("behind", self._room[-GUARD:])):
-            assert (guard == PATTERN).all(), f"{what} was written to {where} its memory"
+        odd = len(self.data) % 2
+        for where, guard, expected in (
+            ("before", self._room[:GUARD], pattern(GUARD)),
+            ("behind", self._room[-GUARD:], pattern(GUARD + odd)[odd:]),
+        ):
+            assert torch.equal(guard, expected), f"{what} was written to {where} its memory"
 
 
 def guard_buffers(patch: pytest.MonkeyPatch) -> None:
     """Let every interpreted kernel work on copies of its tensors, each between guards, that are looked at behind it.
 
-    What it reads there is NaN or -1, so that its result is wrong; what it writes there is found. Tensors whose memory
-    overlaps stay together. So do the buffers of a `BufferTable`, whose addresses a kernel gets as numbers.
+    What it reads there is NaN or below -1, so that its result is wrong; what it writes there is found. Tensors whose
+    memory overlaps stay together. So do the buffers of a `BufferTable`, whose addresses a kernel gets as numbers.
 
     Args:
         patch: undoes it; tables that were made before are not known.
