@@ -12,6 +12,7 @@ from talon_core.attention import TreeLayout
 from talon_core.runtime.pages import PAGE_ROWS
 from talon_kernels.compiling import MOST_OF_IDEAL
 from talon_kernels.tree_attention import cutting
+from talon_kernels.tree_attention import waves as waves_of
 from talon_kernels.tree_attention.cutting import Blocks, blocks, segments, starts_at
 from talon_kernels.tree_attention.waves import least_even, waves
 
@@ -90,12 +91,32 @@ def keys_of(one, cut, prefix, count, group):
 
 def test_gpus_are_as_busy_as_can_be():
     """By what was compiled; `python -m talon_kernels.compiling` says it for every GPU."""
-    every = {f"attend bf16 128 rows={rows}": held for rows, held in ((16, 2), (32, 2), (64, 1), (128, 1))}
+    held = {16: 2, 32: 2, 64: 1, 128: 1}
+    every = {f"attend bf16 {dim} rows={rows}": count for dim in (64, 128, 192, 256) for rows, count in held.items()}
     for multiprocessors, kind in ((108, "other"), (132, "hopper")):
         found = least_even(multiprocessors, kind, every)
         assert found.multiprocessors == multiprocessors
         assert 1 <= found.of_ideal <= MOST_OF_IDEAL, found
     assert least_even(132, "hopper", {}) is None
+
+
+def test_of_a_variant_what_is_held_of_it_counts(monkeypatch):
+    """That of its group, and for a text alone a plain one; heads of 128 only, as it stands for all that is compiled."""
+    monkeypatch.setattr(waves_of, "DIMS", ((128, 128),))
+    counted = set()
+
+    def noted(multiprocessors, programs, cut, sequences, kv_heads, group, dims):
+        counted.add((group, len(sequences) == 1, cut.rows, programs // multiprocessors))
+        return waves_of.Waves(1, 1)
+
+    monkeypatch.setattr(waves_of, "waves", noted)
+    held = {"": 5, " plain": 6, " group=7": 7, " group=8": 8}
+    least_even(114, "hopper", {f"attend bf16 128 rows=16{way}": count for way, count in held.items()})
+    assert counted == {
+        *((1, alone, 16, 5) for alone in (True, False)),  # there is none of its own
+        *((4, True, 16, 6), (4, False, 16, 5)),
+        *((group, alone, 16, group) for group in (7, 8) for alone in (True, False)),
+    }
 
 
 def test_programs_that_come_to_no_whole_wave_are_seen():

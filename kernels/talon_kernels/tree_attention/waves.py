@@ -15,6 +15,9 @@ from talon_kernels.tree_attention.cutting import Blocks, blocks, merged_rows, se
 HEADS = ((32, 1), (8, 4), (4, 7), (8, 8))
 """Key/value heads and the heads of each: those of Llama 2 and 3, Qwen 2.5, and Llama 3 of 70 billion parameters."""
 
+DIMS = ((128, 128), (64, 64), (256, 256), (192, 128))
+"""Numbers of a head's keys and of its values. But for the first, only the largest batches of them are looked at."""
+
 CONTEXTS, NODES, BATCHES = (2048, 8192, 32768), (1, 16, 64), (1, 3, 8, 64)
 
 
@@ -57,21 +60,29 @@ def least_even(multiprocessors: int, kind: str, held: Mapping[str, int]) -> Occu
     Args:
         multiprocessors: of the GPU.
         kind: as for `blocks`.
-        held: programs of `attend` that a multiprocessor holds at a time, by variant: those of heads of 128 numbers in
-            bfloat16 are looked at.
+        held: programs of `attend` that a multiprocessor holds at a time, by variant: those in bfloat16 are looked at.
 
     Returns:
         None if no variant is among them.
     """
     found = []
-    for (kv_heads, group), nodes, (what, sequences) in product(HEADS, NODES, _batches()):
-        cut = blocks(128, 128, nodes * group, torch.bfloat16, kind)
-        programs = multiprocessors * held.get(f"attend bf16 128 rows={cut.rows}", 0)
+    for dims, (kv_heads, group), nodes, (what, sequences) in product(DIMS, HEADS, NODES, _batches()):
+        if dims != DIMS[0] and len(sequences) < BATCHES[-1]:
+            continue
+        cut = blocks(*dims, nodes * group, torch.bfloat16, kind)
+        programs = multiprocessors * _held(held, f"attend bf16 {dims[0]} rows={cut.rows}", group, len(sequences))
         if programs:
-            took = waves(multiprocessors, programs, cut, [(length, nodes) for length in sequences], kv_heads, group)
-            case = f"{kv_heads} x {group} heads, {nodes} nodes, {what}"
+            trees = [(length, nodes) for length in sequences]
+            took = waves(multiprocessors, programs, cut, trees, kv_heads, group, dims)
+            case = f"{kv_heads} x {group} heads of {dims[0]}, {nodes} nodes, {what}"
             found.append(Occupied("", multiprocessors, case, took.took / took.ideal))
     return max(found, key=lambda one: one.of_ideal, default=None)
+
+
+def _held(held: Mapping[str, int], variant: str, group: int, batch: int) -> int:
+    """Of the variant that is compiled for this group and batch, or else of that for groups of 4 and batches of 8."""
+    own = f" group={group}" if group != 4 else " plain" if batch == 1 else ""
+    return held.get(variant + own, held.get(variant, 0))
 
 
 def _batches() -> Iterator[tuple[str, list[int]]]:
@@ -90,7 +101,7 @@ def waves(
     sequences: Sequence[tuple[int, int]],
     kv_heads: int,
     group: int,
-    size: int = 2,
+    dims: tuple[int, int] = (128, 128),
 ) -> Waves:
     """Both launches, one after the other.
 
@@ -104,7 +115,7 @@ def waves(
         sequences: prefix and nodes of each; every node is a query, and there is no sliding window.
         kv_heads: key/value heads.
         group: heads of each of them.
-        size: bytes of a number of keys and values, whose heads are of one size.
+        dims: numbers of a head's keys and of its values, in bfloat16.
     """
     work = [
         (_tiles(nodes * group, cut.rows), _tiles(prefix, cut.keys) + _tiles(nodes, cut.keys))
@@ -117,7 +128,7 @@ def waves(
         if not one.whole:
             shares[one.kv_head, one.sequence, one.tile] += 1
     some = merged_rows(cut.rows)
-    row = 4 / (2 * size * cut.keys)  # of a share, in float32
+    row = 4 * dims[1] / (2 * sum(dims) * cut.keys)  # of a share, in float32
     merging = [count * some * row for count in shares.values() for _ in range(cut.rows // some)]
     took = _longest(attending, multiprocessors) + _longest(merging, multiprocessors)
     ideal = float(_tiles(int(sum(attending)), multiprocessors))
