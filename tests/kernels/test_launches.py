@@ -16,6 +16,7 @@ from talon_kernels.gated_unit import gated_unit
 from talon_kernels.greedy_walk import greedy_walk
 from talon_kernels.occupancy import nvidia
 from talon_kernels.rms_norm import add_rms_norm, rms_norm
+from talon_kernels.rotary_write import rotary_write
 from talon_kernels.tree_attention import waves
 from talon_kernels.tree_attention.cutting import merged_rows
 
@@ -30,6 +31,7 @@ KERNELS = {
     "gated_unit": ("_gate",),
     "greedy_walk": ("_walk",),
     "rms_norm": ("_normalise",),
+    "rotary_write": ("_rotate",),
     "tree_attention": ("attend", "merge"),
 }
 
@@ -66,6 +68,16 @@ CALLS: dict[str, tuple[str, Callable[[], Any]]] = {
     "norm": ("rms_norm", lambda: rms_norm(numbers(3, 64), numbers(64), 1e-6)),
     "sum and norm": ("rms_norm", lambda: add_rms_norm(numbers(3, 64), numbers(3, 64), numbers(64), 1e-6)),
     "gate": ("gated_unit", lambda: gated_unit(numbers(3, 64), numbers(3, 64), "silu")),
+    "rotary": (
+        "rotary_write",
+        lambda: rotary_write(
+            numbers(3, 4, 64),
+            *[numbers(3, 2, 64)] * 2,
+            *[numbers(3, 64)] * 2,
+            *[numbers(9, 2, 64, 64)] * 2,
+            *[torch.empty(3, dtype=torch.int64, device=HERE)] * 2,
+        ),
+    ),
 }
 
 
