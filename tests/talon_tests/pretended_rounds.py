@@ -17,6 +17,7 @@ from talon_core.certify.exact import Given
 from talon_core.decoding.decoder import Decoder
 from talon_core.drafter import FINAL_STATE
 from talon_core.engine import engine, stages
+from talon_core.engine.bounds import Bounds
 from talon_core.hf.frontend import HFFrontend
 from talon_core.hf.target import HFTarget
 from talon_core.plugins.registry import load_registry
@@ -51,6 +52,8 @@ TESTED: dict[str, tuple[AcceptanceRule, str]] = {
 DRAWN = {"do_sample": True, "temperature": 0.7, "top_p": 0.95, "top_k": 50, "seed": 3}
 ON_THE_HOST = {**DRAWN, "repetition_penalty": 1.2}
 SHORT, LONG = 4, 12
+AT_ONCE = Bounds(keep=False)
+"""No text is kept: what a prompt copies from another one is not what rounds ask."""
 
 
 def decoder_on(model: Any, method: str) -> Decoder:
@@ -61,7 +64,7 @@ def decoder_on(model: Any, method: str) -> Decoder:
     features = drafts.features(model.config.num_hidden_layers) if drafts else ()
     target = HFTarget(model, PretendedBackend(PlainDevice()), None, features, probe=False)
     decides = build(registry, "tree policy", policy) if policy else None
-    return _unmeasured(Decoder(target, rule, decides, drafts, HFFrontend(model)))
+    return _unmeasured(Decoder(target, rule, decides, drafts, HFFrontend(model), bounds=AT_ONCE))
 
 
 def _unmeasured(decoder: Decoder) -> Decoder:
@@ -77,7 +80,9 @@ def decoder_with_head(model: Any, pretended: Pretended) -> Decoder:
     pretended.move(head)
     target = HFTarget(model, PretendedBackend(PlainDevice()), None, (1, 2, 3), probe=False)
     drafter = FeatureDrafter(head, shared_embedding(model), target.vocab_size, target.executor())
-    return _unmeasured(Decoder(target, Match(), Talon(budget=12, top_k=3), Given(drafter), HFFrontend(model)))
+    return _unmeasured(
+        Decoder(target, Match(), Talon(budget=12, top_k=3), Given(drafter), HFFrontend(model), bounds=AT_ONCE)
+    )
 
 
 def decoder_with_hydra(model: Any, pretended: Pretended) -> Decoder:
@@ -88,7 +93,9 @@ def decoder_with_hydra(model: Any, pretended: Pretended) -> Decoder:
     pretended.move(heads)
     target = HFTarget(model, PretendedBackend(PlainDevice()), None, (FINAL_STATE,), probe=False)
     drafter = HydraDrafter(ReadHydra(heads, None), target)
-    return _unmeasured(Decoder(target, Match(), Talon(budget=12, top_k=3), Given(drafter), HFFrontend(model)))
+    return _unmeasured(
+        Decoder(target, Match(), Talon(budget=12, top_k=3), Given(drafter), HFFrontend(model), bounds=AT_ONCE)
+    )
 
 
 def of_rounds(
