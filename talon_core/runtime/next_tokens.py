@@ -28,7 +28,7 @@ class Followed:
         tokens: after each node, shape `(queries,)`, int64; `NO_TOKEN` for nodes that nothing is taken for.
         within: whether a walk may go to a node, shape `(queries,)`; None for to all.
         numbers: with how many numbers tests and draws were made, by slot, int64; None where there were no tests.
-        failed: the slots whose warpers have raised.
+        failed: the slots whose warpers have raised; nothing is taken for any of their nodes.
     """
 
     tokens: Tensor
@@ -92,12 +92,14 @@ class _Found:
     def test(self, draws: Mapping[int, NodeDraws], tests: DrawnTests, unwalked: Mapping[int, int]) -> None:
         """Test the drawn children of these trees, of some trees at a time."""
         how = next(iter(draws.values()))
+        tested = []  # noted when all of them are known, as a processor may raise for the last
+        for slots in _shared(draws, max(1, MOST_SCORES // self._logits.shape[1])):
+            trees = sent_trees({slot: draws[slot] for slot in slots}, self._starts, self.tokens.device, unwalked)
+            tested.append((trees, TESTED[tests.order](trees, partial(self._laws, how, trees.rows))))
         if self.within is None or self.used is None:
             self.within = torch.ones_like(self.tokens, dtype=torch.bool)
             self.used = self.tokens.new_zeros(len(self._starts) - 1)
-        for slots in _shared(draws, max(1, MOST_SCORES // self._logits.shape[1])):
-            trees = sent_trees({slot: draws[slot] for slot in slots}, self._starts, self.tokens.device, unwalked)
-            taken = TESTED[tests.order](trees, partial(self._laws, how, trees.rows))
+        for trees, taken in tested:
             rows = trees.rows[:-1]  # the last place is nobody's
             self.tokens[rows], self.within[rows] = taken.tokens[:-1], taken.within[:-1]
             self.used[trees.slots] = taken.numbers

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 import torch
@@ -212,6 +213,29 @@ def test_testing_asks_the_device_for_nothing(rule: AcceptanceRule) -> None:
     with Tape():  # which refuses questions
         found = next_tokens.next_tokens(logits, numbers, np.array([0, 4]), [0], how)
     assert torch.equal(found.tokens, expected.tokens)
+
+
+@pytest.mark.parametrize("rule", [RejectionWithoutReplacement(), Traversal()])
+def test_where_a_processor_raises_nothing_is_taken_of_what_is_warped_alike(rule: AcceptanceRule) -> None:
+    """Not of the trees tested before it raised either: a device would move their rows, and the host again."""
+
+    def finite(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if scores.isnan().any():
+            raise ValueError("NaN")
+        return scores
+
+    law = np.array([0.3, 0.5, 0.2])
+    trees = {slot: chain(law, 3) for slot in range(3)}
+    drawn = {slot: draws_of(rule, tree, SeededChoices(0), NO_ENDS) for slot, tree in trees.items()}
+    drawn |= {slot: attrs.evolve(drawn[slot], warpers=(finite,)) for slot in (0, 2)}
+    logits = logits_of(np.tile(law, (12, 1)))
+    logits[8:] = torch.nan
+    starts = np.array([0, 4, 8, 12])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(next_tokens, "MOST_SCORES", 3)  # a tree at a time
+        found = next_tokens.next_tokens(logits, torch.zeros(12, dtype=torch.float64), starts, [0, 1, 2], drawn)
+    assert found.failed == {0, 2}
+    assert [bool((found.tokens[4 * slot : 4 * slot + 4] == NO_TOKEN).all()) for slot in range(3)] == [1, 0, 1]
 
 
 def test_a_fault_of_ours_is_none_of_a_processors() -> None:
