@@ -101,7 +101,17 @@ class AcceptanceRule(ABC):
     - "leaves-first": a node is tested when all below it are rejected, as `talon_strategies.rules.traversal` writes it.
 
     Where the target can draw by itself on its device, it is not asked: the target makes the same tests with the same
-    numbers."""
+    numbers.
+
+    This, `follows_argmax` and `follows_target` are said of a walk: a class with a `walk` of its own inherits none of
+    them."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        walks = _says(cls, "walk")
+        for claim in ("follows_argmax", "follows_target", "tests"):
+            if _says(cls, claim) > walks:  # of another walk, which a target may do in the rule's place
+                setattr(cls, claim, getattr(AcceptanceRule, claim))
 
     @abstractmethod
     def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
@@ -116,6 +126,11 @@ class AcceptanceRule(ABC):
         Returns:
             The accepted path and the token after it. The walk must end at a token for which `laws.ends` is true.
         """
+
+
+def _says(cls: type[AcceptanceRule], name: str) -> int:
+    """How far up its bases a class has an attribute from."""
+    return next(place for place, base in enumerate(cls.__mro__) if name in vars(base))
 
 
 def fault_of_claims(rule: "AcceptanceRule | type[AcceptanceRule]") -> str | None:

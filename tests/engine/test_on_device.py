@@ -305,6 +305,35 @@ def test_rules_that_do_more_than_follow_the_target_are_asked() -> None:
     assert result.token_ids == decoder_of(model()).run_all([asked])[0].token_ids
 
 
+def test_what_is_said_of_a_walk_is_not_inherited_with_another() -> None:
+    class Own:
+        def walk(self, tree: TokenTree, laws: Any, choices: Choices) -> Accepted:
+            raise NotImplementedError
+
+    class Renamed(RecursiveRejection):
+        name = "renamed"
+
+    class Logged(Renamed):
+        def walk(self, tree: TokenTree, laws: Any, choices: Choices) -> Accepted:
+            return super().walk(tree, laws, choices)
+
+    class Says(Logged):
+        tests = "leaves-first"
+
+    class Mixed(Own, Match):
+        pass
+
+    class MixedAndSays(Mixed):
+        follows_argmax = True
+
+    assert [rule.tests for rule in (RecursiveRejection, Renamed, Logged, Says)] == [
+        *("in-turn", "in-turn"),
+        *(None, "leaves-first"),
+    ]
+    said = [(rule.follows_argmax, rule.follows_target) for rule in (Match, Mixed, MixedAndSays)]
+    assert said == [(True, True), (False, False), (True, False)]
+
+
 class OnDevice(TableTarget):
     """Says that it takes tokens by itself."""
 
