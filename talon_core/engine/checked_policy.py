@@ -1,5 +1,8 @@
 """What a tree policy says of itself, checked: whatever is wrong is an error that names the policy."""
 
+from collections.abc import Callable
+from functools import partial
+
 from talon_core.drawn import KINDS, ChildrenKind
 from talon_core.errors import PluginError, blaming, described, is_whole, naming, written
 from talon_core.forest_learner import Together, asked_together
@@ -77,8 +80,8 @@ def begun(policy: TreePolicy, sequence: SequenceInfo) -> TreePolicy:
     return own
 
 
-def checked_grower(policy: TreePolicy, children: str | None) -> Together | None:
-    """The policy that serves a sequence, as one that is asked together with those of others; None if it cannot be.
+def checked_growers(policy: TreePolicy, children: str | None) -> tuple[Together, ...]:
+    """The policy that serves a sequence, as one that is asked together with those of others; nothing if it cannot be.
 
     Args:
         policy: it.
@@ -88,24 +91,35 @@ def checked_grower(policy: TreePolicy, children: str | None) -> Together | None:
         PluginError: if it fails to say so; the message names it.
     """
     if isinstance(policy, SourceChooser):
-        return None
+        return ()
     own = checked_children(policy)
     with blaming("tree policy", policy, "learns_nothing"):
-        return asked_together(policy) if children in (None, own) else None
+        able = asked_together(policy) if children in (None, own) else None
+    return () if able is None else (able,)
 
 
-def checked_source(policy: TreePolicy, sources: int) -> int | None:
-    """Which of a drafter's sources is asked for a policy's next tree; None for all of them.
+def every_source() -> int | None:
+    """All sources of a drafter are asked together, and one that has none is asked as it is."""
+    return None
+
+
+def source_of(policy: TreePolicy, sources: int) -> Callable[[], int | None]:
+    """What says which of a drafter's sources is asked for a policy's next tree; None for all of them.
 
     Args:
         policy: it.
         sources: how many there are.
 
-    Raises:
-        PluginError: if what the policy says is none; the message names it.
+    Returns:
+        A function that is called before each tree. It raises a PluginError that names the policy if what that says is
+        none.
     """
-    if not sources or not isinstance(policy, SourceChooser):
-        return None
+    if sources and isinstance(policy, SourceChooser):
+        return partial(_checked_source, policy, sources)
+    return every_source
+
+
+def _checked_source(policy: SourceChooser, sources: int) -> int | None:
     with blaming("tree policy", policy, "source"):
         given = policy.source()
     if given is not None and not (is_whole(given) and 0 <= given < sources):
@@ -116,15 +130,25 @@ def checked_source(policy: TreePolicy, sources: int) -> int | None:
     return None if given is None else int(given)
 
 
-def tell(policy: TreePolicy, round_: Round) -> None:
-    """Tell a policy what became of its tree; one that does not listen is not told.
+def teller(policy: TreePolicy) -> Callable[[Round], None]:
+    """What tells a policy what became of its trees; one that does not listen is not told.
+
+    Returns:
+        A function that is called after each round. It raises a PluginError that names the policy if that fails.
 
     Raises:
-        PluginError: if it fails; the message names the policy.
+        PluginError: if it fails to say whether it listens; the message names the policy.
     """
-    if listens(policy):
-        with blaming("tree policy", policy, "observe"):
-            policy.observe(round_.copied())
+    return partial(_tell, policy) if listens(policy) else _tell_nobody
+
+
+def _tell(policy: TreePolicy, round_: Round) -> None:
+    with blaming("tree policy", policy, "observe"):
+        policy.observe(round_.copied())
+
+
+def _tell_nobody(round_: Round) -> None:
+    """Nobody listens."""
 
 
 def listens(policy: TreePolicy) -> bool:

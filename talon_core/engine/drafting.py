@@ -9,7 +9,7 @@ from talon_core.choices import Choices
 from talon_core.costs import MeasuredCosts
 from talon_core.drafter import Drafter, Frontier, Proposed
 from talon_core.drawn import Drawn
-from talon_core.engine.checked_policy import checked_source
+from talon_core.engine.checked_policy import every_source
 from talon_core.engine.faults import Faults
 from talon_core.engine.growing import DraftLimits, Growing
 from talon_core.engine.growing_slots import GrowingSlots
@@ -58,8 +58,8 @@ class Wanted:
         limits: what bounds the tree besides its policy.
         choices: the policy's randomness.
         context: its committed tokens.
-        grower: the policy where it can be asked together with others, as `checked_grower` says; None where not.
-        sources: how many `Drafter.sources` there are for the policy to choose from.
+        growers: the policy, if it can be asked together with others, as `checked_growers` says; otherwise nothing.
+        source: which of `Drafter.sources` is asked; None for all together. It is called once.
         unheard: tokens that were committed since a layer was last asked for; 0 before the first one.
     """
 
@@ -69,8 +69,8 @@ class Wanted:
     limits: DraftLimits
     choices: Choices
     context: int = 1
-    grower: Together | None = None
-    sources: int = 0
+    growers: Sequence[Together] = ()
+    source: Callable[[], int | None] = every_source
     unheard: int = 0
 
 
@@ -102,7 +102,7 @@ def draft_trees(
     for tree in wanted:
         if tree.slot not in shared:
             with faults.of([tree.slot]):
-                sources[tree.slot] = checked_source(tree.policy, tree.sources)
+                sources[tree.slot] = tree.source()
                 growing[tree.slot] = Growing(tree.policy, tree.root, tree.limits, now)
     choices = {tree.slot: tree.choices for tree in wanted}
     unheard = {tree.slot: tree.unheard for tree in wanted}
@@ -201,9 +201,9 @@ def _together(wanted: Sequence[Wanted], fewest: int, faults: Faults, now: Callab
         return []
     groups: list[list[tuple[Together, Wanted]]] = []
     for one in wanted:
-        if one.grower is not None:
+        for grower in one.growers:
             with faults.of([one.slot]):
-                own = one.grower, one
+                own = grower, one
                 group = next((group for group in groups if _alike(own, group[0])), None)
                 if group is None:
                     groups.append([own])

@@ -20,7 +20,7 @@ from talon_core.engine.ahead.worker import Worker
 from talon_core.engine.allocation import BestRate
 from talon_core.engine.bounds import PROMPT_TOKENS, Bounds
 from talon_core.engine.checked_drafter import checked_resume
-from talon_core.engine.checked_policy import begun, checked_budget, checked_grower, tell
+from talon_core.engine.checked_policy import begun, checked_budget, checked_growers, source_of, teller
 from talon_core.engine.faults import Faults
 from talon_core.engine.in_session import Sessions
 from talon_core.engine.plain import NoDrafter, RootAlone
@@ -336,7 +336,7 @@ class Engine:
                 self._drafted_to[slot] = round_.context
             with faults.of([slot]):
                 ready[slot].rounds.append(round_)
-                tell(ready[slot].policy, round_)
+                ready[slot].tell(round_)
             ready[slot].took(self.now())
         for slot, one in taking.items():
             if slot in faults:
@@ -374,7 +374,9 @@ class Engine:
             with faults.of([seat.slot]):
                 policy = self.policy_for(sequence.request, len(ids) - 1 - drafted_to)
                 acceptor = self.parts.acceptors.of(sequence.request, sequence.choices)
-                sequence.grower = checked_grower(policy, self._children)
+                sequence.growers = checked_growers(policy, self._children)
+                sequence.source = source_of(policy, len(self.parts.sources))
+                sequence.tell = teller(policy)
                 sequence.start(policy, acceptor, self.parts.target.device, room, self.now())
                 sequence.read = self._open(seat.slot, sequence, seat.source, seat.length)
 

@@ -13,10 +13,56 @@ from talon_core.errors import PluginError, blaming, naming
 from talon_core.forest import Forest, ForestCandidates
 from talon_core.forest_grower import ForestGrower, ForestGrowth
 from talon_core.forest_learner import LearningForest
+from talon_core.policy import TreePolicy
 from talon_core.tree import FloatArray, IntArray
 
 Taking = Callable[[IntArray, IntArray], tuple[IntArray, FloatArray]]
 """`taking(rows, ranks)`: the tokens of some candidates, -1 for padding, and the log-probabilities of their paths."""
+
+
+class Alike:
+    """How policies are asked that are equal in all that they know: one for all.
+
+    Args:
+        grower: it.
+    """
+
+    def __init__(self, grower: ForestGrower) -> None:
+        self.policy: TreePolicy = grower
+        self._grower = grower
+
+    def widths(self, forest: Forest, of: IntArray) -> tuple[NDArray[Any], IntArray]:
+        """What it says of widths, and of which trees that is.
+
+        Args:
+            forest: every node so far.
+            of: the trees of the nodes that are drafted from.
+        """
+        return given_array(self._grower.widths(forest)), np.arange(forest.size)
+
+    def hand_back(self) -> None:
+        """There is nothing that it has learnt for others."""
+
+
+class Learners:
+    """How policies are asked that have learnt of their own texts.
+
+    Args:
+        forest: they, as one.
+    """
+
+    def __init__(self, forest: LearningForest) -> None:
+        self.policy: TreePolicy = forest.policies[0]
+        self._forest = forest
+
+    def widths(self, forest: Forest, of: IntArray) -> tuple[NDArray[Any], IntArray]:
+        """As `Alike.widths`; they are asked only about trees that are drafted from."""
+        (asked,) = np.bincount(of, minlength=forest.size).nonzero()
+        return given_array(self._forest.widths(forest, asked.copy())), asked
+
+    def hand_back(self) -> None:
+        """Each knows what it would know had it been asked by itself."""
+        self._forest.hand_back()
 
 
 class GrowingForest:
@@ -48,7 +94,8 @@ class GrowingForest:
         reserved: tuple[int, int] | None = None,
     ) -> None:
         self._grower = grower
-        self.policy = grower.policies[0] if isinstance(grower, LearningForest) else grower
+        self._asked_as = Learners(grower) if isinstance(grower, LearningForest) else Alike(grower)
+        self.policy = self._asked_as.policy
         self.forest = Forest.roots(roots, contexts)
         self._shown = self.forest.copied()  # to the policy
         self.budgets = checked_budgets(self.policy, reserved)
@@ -98,13 +145,9 @@ class GrowingForest:
         Returns:
             Shape `(frontier,)`.
         """
-        of, size, grower = self.trees_of(self.frontier), self.forest.size, self._grower
+        of, size = self.trees_of(self.frontier), self.forest.size
         with blaming("tree policy", self.policy, "widths"):
-            if isinstance(grower, LearningForest):
-                (asked,) = np.bincount(of, minlength=size).nonzero()
-                given, whom = given_array(grower.widths(self._shown, asked.copy())), asked
-            else:
-                given, whom = given_array(grower.widths(self._shown)), np.arange(size)
+            given, whom = self._asked_as.widths(self._shown, of)
             if given.dtype.kind not in "iu" or given.shape not in ((), whom.shape):
                 raise self.fail(
                     f"returned widths of shape {given.shape} and type {given.dtype}; they must be whole numbers, one "
@@ -203,6 +246,15 @@ class GrowingForest:
             what = "wants to draft from a node twice; each node is drafted from at most once a round"
             self._blame(np.unique(self.trees_of(nodes[again])), what)
         return nodes
+
+    def hand_back(self) -> None:
+        """Policies that learn are told of the round by themselves.
+
+        Raises:
+            PluginError: if that fails; the message names the policy.
+        """
+        with blaming("tree policy", self.policy, "hand_back"):
+            self._asked_as.hand_back()
 
     def finish(self) -> NDArray[np.bool_]:
         """Let the policy select, and check what it sends to the target.

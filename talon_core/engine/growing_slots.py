@@ -12,7 +12,6 @@ from talon_core.engine.checked_candidates import plainly_fine, rectangle
 from talon_core.engine.growing import DraftLimits
 from talon_core.engine.growing_forest import GrowingForest
 from talon_core.engine.offers import Offers
-from talon_core.errors import blaming
 from talon_core.forest import Forest, ForestCandidates
 from talon_core.forest_grower import ForestGrower
 from talon_core.forest_learner import LearningForest
@@ -49,7 +48,6 @@ class GrowingSlots:
         self._now = now
         deepest = np.array([one.max_depth for one in limits])
         shared = limits[0].vocab_size, limits[0].ends
-        self._grower = grower
         self._growing = GrowingForest(
             grower, np.array(roots), deepest, *shared, contexts=np.array(contexts), reserved=limits[0].budgets
         )
@@ -204,8 +202,6 @@ class GrowingSlots:
         Raises:
             PluginError: if that fails; the message names the policy.
         """
-        if isinstance(self._grower, LearningForest):
-            started = self._now()
-            with blaming("tree policy", self._growing.policy, "hand_back"):
-                self._grower.hand_back()
-            self.spent(started)
+        started = self._now()
+        self._growing.hand_back()
+        self.spent(started)

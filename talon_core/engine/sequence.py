@@ -1,5 +1,6 @@
 """One sequence while it is decoded: what it holds, how it is walked, and when it is over."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,7 +47,9 @@ class Sequence:
         has_begun: whether it was let in.
         policy: its own tree policy, while it has a slot.
         acceptor: who accepts its tokens, likewise.
-        grower: its policy, likewise, where that can be asked together with those of others; None where it cannot.
+        growers: its policy, likewise, if that can be asked together with those of others; otherwise nothing.
+        source: says before each tree which source of the drafter is asked, likewise; None for all together.
+        tell: tells its policy what became of a tree, likewise.
         policy_choices: the randomness of its policy, which tells nothing of what its rule will draw.
         shared: what an allocator has learnt of its text.
         read: tokens of the prompt that were read; the last one never is, as it is the first root.
@@ -56,7 +59,9 @@ class Sequence:
 
     policy: TreePolicy
     acceptor: Acceptor
-    grower: Together | None = None
+    growers: tuple[Together, ...] = ()
+    source: Callable[[], int | None]
+    tell: Callable[[Round], None]
     _committed: TokenBuffer  # where rules and stop conditions read its tokens
     _warping: Warping
 

@@ -164,8 +164,7 @@ class Stages:
                 limits = one.limits(parts.target.vocab_size, max_depth)
                 if slot in layers:
                     limits = attrs.evolve(limits, max_depth=min(limits.max_depth, layers[slot]))
-                sources = len(parts.sources)
-                own = one.policy_choices, one.length, one.grower, sources, one.unheard
+                own = one.policy_choices, one.length, one.growers, one.source, one.unheard
                 wanted.append(Wanted(slot, one.policy, one.root, limits, *own))
         parts.preparations.drafting(wanted)
         drafted = draft_trees(wanted, parts.offers, self._faults, self._measured, self._now)

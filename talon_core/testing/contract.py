@@ -13,7 +13,7 @@ from talon_core.candidates import Candidates
 from talon_core.choices import Choices, SeededChoices
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drawn import Drawn
-from talon_core.engine.checked_policy import begun, checked_budget, checked_kind, checked_source
+from talon_core.engine.checked_policy import begun, checked_budget, checked_kind, source_of
 from talon_core.engine.drafting import Drafted, DraftLimits, Wanted, draft_tree, draft_trees
 from talon_core.engine.faults import Faults
 from talon_core.engine.growing_slots import GrowingSlots
@@ -211,7 +211,7 @@ def _check_claims(policy: TreePolicy) -> None:
     for temperature in (0.0, 1.0):
         _begun(policy, SequenceInfo(prompt_length=5, max_new_tokens=64, temperature=temperature))
     told = SequenceInfo(prompt_length=5, max_new_tokens=64, temperature=0.0, sources=("first", "second"))
-    checked_source(_begun(policy, told), len(told.sources))
+    source_of(_begun(policy, told), len(told.sources))()
 
 
 def _check_sequence(
@@ -248,7 +248,7 @@ def _check_forest(
         grower = forest_grower(policy)
         if grower is None:
             return
-        wanted.append(Wanted(slot, policy, root, own, SeededChoices(slot), context, grower))
+        wanted.append(Wanted(slot, policy, root, own, SeededChoices(slot), context, [grower]))
     faults = Faults()
     together = draft_trees(wanted, Offers(drafter), faults, MeasuredCosts(), fewest=1)
     for fault in faults.values():
@@ -290,7 +290,7 @@ def _check_learners(
                 attrs.evolve(limits, max_depth=depths[text] if running[text] else 0),
                 SeededChoices(text),
                 contexts[text],
-                learners[text],
+                [learners[text]],
             )
             for text in range(TEXTS)
         ]

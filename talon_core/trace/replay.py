@@ -11,7 +11,7 @@ from talon_core.choices import SeededChoices
 from talon_core.costs import Costs, MeasuredCosts, UnknownCosts
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.checked_drafter import checked_depth, opened
-from talon_core.engine.checked_policy import begun, tell
+from talon_core.engine.checked_policy import begun, teller
 from talon_core.engine.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.engine.plain import NoDrafter, RootAlone
 from talon_core.engine.text_target import TextTarget
@@ -363,6 +363,7 @@ class _Text:
         self.outside = 0
         self._untold = Untold(text.prompt_tokens)
         self._policy = replay.begun(method, text)
+        self._tell = teller(self._policy)
 
     def replayed(self) -> Replayed:
         rounds: list[Round] = []
@@ -373,7 +374,7 @@ class _Text:
             done += len(round_.tokens)
             if done < len(self._new):
                 self._source.commit(round_)
-            tell(self._policy, round_)
+            self._tell(round_)
         spans = [span for round_ in rounds for span in round_.spans]
         replay = self._replay
         seconds = seconds_of(replay.costs, self._text, (span.seconds for span in spans))

@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from talon_core.engine.checked_policy import checked_budget, listens, tell
+from talon_core.engine.checked_policy import checked_budget, listens, teller
 from talon_core.engine.growing_forest import GrowingForest
 from talon_core.engine.plain import NoDrafter
 from talon_core.errors import PluginError, blaming
@@ -417,7 +417,7 @@ class OneAfterTheOther(SideBySide):
             policy, text = learning.policies[number], self._texts.texts[number]
             if listens(policy):
                 context = int(self._contexts[grown.positions[number]])
-                tell(policy, self._played(grown, number, text, context, self._untold[number]))
+                teller(policy)(self._played(grown, number, text, context, self._untold[number]))
 
 
 @attrs.frozen(eq=False)

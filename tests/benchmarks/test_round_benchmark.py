@@ -16,10 +16,10 @@ from talon_core.choices import SeededChoices
 from talon_core.costs import MeasuredCosts
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.drafter import Drafter, Frontier, Proposed
+from talon_core.engine.checked_policy import checked_growers
 from talon_core.engine.drafting import DraftLimits, Wanted, draft_trees
 from talon_core.engine.faults import Faults
 from talon_core.engine.offers import Offers
-from talon_core.forest_grower import forest_grower
 from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts
 from talon_core.policy import SequenceInfo, TreePolicy
@@ -93,7 +93,9 @@ def test_drafting_of_a_batch(benchmark: Any, policy: TreePolicy, batch: int) -> 
     told = SequenceInfo(prompt_length=1, max_new_tokens=64, temperature=0.0)
     limits, choices, offers = DraftLimits(100, 20), SeededChoices(0), Offers(SameRow())
     policies = [policy.begin(told) for _ in range(batch)]
-    wanted = [Wanted(slot, own, slot, limits, choices, 1, forest_grower(own)) for slot, own in enumerate(policies)]
+    wanted = [
+        Wanted(slot, own, slot, limits, choices, 1, checked_growers(own, None)) for slot, own in enumerate(policies)
+    ]
     drafted = benchmark(lambda: draft_trees(wanted, offers, Faults(), MeasuredCosts()))
     assert is_whole(policy, [len(one.tree) for one in drafted.values()])
 
@@ -110,14 +112,14 @@ class HostCost:
         told = SequenceInfo(prompt_length=1, max_new_tokens=64, temperature=0.0)
         self._limits, self._choices, self._offers = DraftLimits(100, 20), SeededChoices(0), Offers(SameRow())
         own = [policy.begin(told) for _ in range(batch)]
-        self._policies = [(one, forest_grower(one)) for one in own]
+        self._policies = [(one, checked_growers(one, None)) for one in own]
         self._prefixes = [100] * batch
         self._shape = PackedShape(batch, 64, 64 * batch, 64)
         self._numbers = np.zeros(self._shape.size, dtype=np.int32)
 
     def draft(self) -> dict[int, TokenTree]:
         how = self._limits, self._choices, 1
-        wanted = [Wanted(slot, own, slot, *how, grower) for slot, (own, grower) in enumerate(self._policies)]
+        wanted = [Wanted(slot, own, slot, *how, growers) for slot, (own, growers) in enumerate(self._policies)]
         drafted = draft_trees(wanted, self._offers, Faults(), MeasuredCosts())
         return {slot: one.tree for slot, one in drafted.items()}
 

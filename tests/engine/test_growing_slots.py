@@ -11,6 +11,7 @@ from talon_core.choices import SeededChoices
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drafter import Drafter, Frontier, Proposed
 from talon_core.drawn import Drawn
+from talon_core.engine.checked_policy import checked_growers
 from talon_core.engine.drafting import Drafted, DraftLimits, Wanted, draft_tree, draft_trees
 from talon_core.engine.engine import Engine
 from talon_core.engine.faults import Faults
@@ -18,7 +19,7 @@ from talon_core.engine.offers import Offers
 from talon_core.errors import PluginError
 from talon_core.forest import Forest, ForestCandidates
 from talon_core.forest_grower import ForestGrowth
-from talon_core.forest_learner import asked_together
+from talon_core.forest_learner import Together
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.request import Request
 from talon_core.rounds import Round
@@ -31,11 +32,17 @@ VOCAB = 30
 LAWS = TableDrafter(np.random.default_rng(0).dirichlet(np.full(VOCAB, 0.3), 17))
 
 
+def growers(policy: TreePolicy) -> tuple[Together, ...]:
+    return checked_growers(policy, None)
+
+
 def wanted(policies: Sequence[TreePolicy], deepest: int = 9) -> list[Wanted]:
     """Trees of all depths and roots; one of them is an end."""
     limits = [DraftLimits(VOCAB, deepest - place % 4, frozenset({5})) for place in range(len(policies))]
     return [
-        Wanted(3 * place, policy, place % VOCAB, own, SeededChoices(0), 100 * (place % 7), asked_together(policy))
+        Wanted(
+            3 * place, policy, place % VOCAB, own, SeededChoices(0), 100 * (place % 7), checked_growers(policy, None)
+        )
         for place, (policy, own) in enumerate(zip(policies, limits, strict=True))
     ]
 

@@ -158,7 +158,7 @@ def test_where_trees_grow_together_prices_are_asked_once_for_each_length_of_text
     costs, limits, faults = Prices(node=0.1, layer=0.1), DraftLimits(2, max_depth=9), Faults()
     own = served(policy(budget=5), costs)
     wanted = [
-        Wanted(slot, own, 0, limits, SeededChoices(0), context, own) for slot, context in enumerate([40, 50, 40, 50])
+        Wanted(slot, own, 0, limits, SeededChoices(0), context, [own]) for slot, context in enumerate([40, 50, 40, 50])
     ]
     for _ in range(2):
         draft_trees(wanted, Offers(TableDrafter([[0.7, 0.3]])), faults, MeasuredCosts(), fewest=4)
@@ -173,7 +173,9 @@ def test_prices_of_the_latest_lengths_are_kept_where_trees_grow_together(policy,
     own = served(policy(budget=5), costs)
     for first in (40, 43, 46, 40):  # the last ones are asked for once more
         contexts = range(first, first + 4)
-        wanted = [Wanted(slot, own, 0, limits, SeededChoices(0), context, own) for slot, context in enumerate(contexts)]
+        wanted = [
+            Wanted(slot, own, 0, limits, SeededChoices(0), context, [own]) for slot, context in enumerate(contexts)
+        ]
         draft_trees(wanted, Offers(TableDrafter([[0.7, 0.3]])), faults, MeasuredCosts(), fewest=4)
         assert len(own.forests.prices) <= 6
     assert not faults

@@ -13,7 +13,7 @@ from talon_core.costs import Costs
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
 from talon_core.engine.ahead.asking import ask, own_answer
 from talon_core.engine.ahead.checked_schedule import checked_flag, checked_width
-from talon_core.engine.ahead.instant import NOTHING, Instant
+from talon_core.engine.ahead.instant import NO_INSTANT, NOTHING, NoInstant
 from talon_core.engine.ahead.prepared import Prepared, Row, candidates_of
 from talon_core.engine.ahead.preparer import Preparer, Verifying
 from talon_core.engine.ahead.preparing import Job, apart
@@ -58,11 +58,16 @@ class AheadDrafter(Preparer):
         worker: prepares.
         named: the drafter or its options, whom errors name.
         vocab_size: the target's.
-        instant: drafts after a miss; None for the schedule's own way (`Schedule.drafts_on_miss`).
+        instant: drafts after a miss; by default nobody does but in the schedule's own way (`Schedule.drafts_on_miss`).
     """
 
     def __init__(
-        self, schedule: Schedule, worker: Worker, named: object, vocab_size: int, instant: Instant | None = None
+        self,
+        schedule: Schedule,
+        worker: Worker,
+        named: object,
+        vocab_size: int,
+        instant: NoInstant = NO_INSTANT,
     ) -> None:
         self.behind = worker.drafter
         self.max_depth = self.behind.max_depth
@@ -94,8 +99,7 @@ class AheadDrafter(Preparer):
         with uninterrupted(), ExitStack() as entered:
             self._worker.wake()
             entered.callback(self._worker.rest)
-            if self._instant is not None:
-                entered.enter_context(self._instant.session())
+            entered.enter_context(self._instant.session())
             self._inside = entered.pop_all()
 
     def _rest(self) -> None:
@@ -117,9 +121,8 @@ class AheadDrafter(Preparer):
         if not text.broken:
             with self._reaching():
                 self.behind.open(slot, prompt, room)
-        if self._instant is not None:
-            with self._or_closed(slot):
-                self._instant.open(slot, prompt, room)
+        with self._or_closed(slot):
+            self._instant.open(slot, prompt, room)
 
     @contextmanager
     def _or_closed(self, slot: int) -> Iterator[None]:
@@ -160,9 +163,8 @@ class AheadDrafter(Preparer):
                     taken = self.behind.resume(slot, prompt, room, source, length)
                 else:  # of that text nobody knows what the drafter knows
                     taken = Drafter.resume(self.behind, slot, prompt, room, source, length)
-        if self._instant is not None:
-            with self._or_closed(slot):
-                self._instant.resume(slot, prompt, room, source, length)
+        with self._or_closed(slot):
+            self._instant.resume(slot, prompt, room, source, length)
         return taken
 
     def read(self, parts: Mapping[int, Part]) -> None:
@@ -177,8 +179,7 @@ class AheadDrafter(Preparer):
         try:
             self._close_behind(slot)
         finally:  # whatever becomes of one slot, the other is closed
-            if self._instant is not None:
-                self._instant.close(slot)
+            self._instant.close(slot)
 
     def _close_behind(self, slot: int) -> None:
         text = self._texts.pop(slot, None)
@@ -264,20 +265,19 @@ class AheadDrafter(Preparer):
         if told:
             with self._reaching():
                 self.behind.commit(told)
-        if self._instant is not None:
-            self._instant.commit(committed)
+        self._instant.commit(committed)
 
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
         self._stop()
         kept: dict[int, dict[int, Row]] = {}  # what was prepared, by slot and node
         at_once: list[Frontier] = []
-        drafts = self._drafts_on_miss or self._instant is not None  # whose misses are the instant source's
+        drafts = self._drafts_on_miss or self._instant.drafts  # whose misses are the instant source's
         for one in frontiers:
             text = self._texts[one.slot]
             text.width = max(text.width, self._width, one.width)
             if len(one.tree) == 1:
                 missed = text.hit is False and not text.unprepared
-                text.at_once = self._instant is not None and (text.broken or missed)
+                text.at_once = self._instant.drafts and (text.broken or missed)
             if text.at_once:
                 at_once.append(one)
             elif not text.broken and (text.hit or text.unprepared or drafts):
@@ -308,7 +308,7 @@ class AheadDrafter(Preparer):
             passes, reading, prepared = ask(self.behind, self._named, self._texts, asking, missing)
         kept = {slot: rows for slot, rows in kept.items() if not self._texts[slot].broken}
         answered: dict[int, Candidates] = {}
-        if at_once and self._instant is not None:
+        if at_once:
             answered, own = self._instant.propose(at_once)
             passes += own
         answered |= {one.slot: self._answer(one, kept[one.slot]) for one in frontiers if one.slot in kept}

@@ -1,7 +1,7 @@
 """The same for drafters that ask the target beside their trees."""
 
 from talon_core.engine.ahead.drafter import AheadDrafter
-from talon_core.engine.ahead.instant import Instant
+from talon_core.engine.ahead.instant import NO_INSTANT, NoInstant
 from talon_core.engine.ahead.worker import Worker
 from talon_core.inquiry import Inquirer, Inquiry
 from talon_core.schedule import Schedule
@@ -12,7 +12,7 @@ class AheadInquirer(AheadDrafter, Inquirer):
     """An `AheadDrafter` before an `Inquirer`: what it asks is passed on; arguments as there."""
 
     def __init__(
-        self, schedule: Schedule, worker: Worker, named: object, vocab_size: int, instant: Instant | None = None
+        self, schedule: Schedule, worker: Worker, named: object, vocab_size: int, instant: NoInstant = NO_INSTANT
     ) -> None:
         super().__init__(schedule, worker, named, vocab_size, instant)
         assert isinstance(self.behind, Inquirer)
