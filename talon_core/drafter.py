@@ -185,6 +185,20 @@ class Drafter(ABC):
         self.open(slot, prompt, room)
         return length if type(self).read is Drafter.read else 0
 
+    def rows(self, rooms: Mapping[int, int]) -> int:
+        """What its own caches take where these slots are open, in rows of the target's.
+
+        An engine with a bound on rows asks it before it opens a slot, and adds the target's (`Target.rows`).
+
+        Args:
+            rooms: by slot the room for prompt, output and a tree, as `Target.open` has it.
+
+        Returns:
+            As many of the target's rows as take as many bytes; it does not shrink where a room grows or a slot is
+            added. By default 0, for a drafter that keeps no keys and values.
+        """
+        return 0
+
     def read(self, parts: Mapping[int, Part]) -> None:  # noqa: B027 - a drafter of texts has read the prompt already
         """The target has read these parts of prompts, by slot; each begins where the slot's last one ended.
 

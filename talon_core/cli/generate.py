@@ -16,6 +16,7 @@ from talon_core.cli.output import mark_claimed, mark_lossy, note, print_json, st
 from talon_core.cli.streams import current
 from talon_core.decoding.loading import BATCH_SIZE
 from talon_core.defaults import AUTO, IN_TURN
+from talon_core.engine.bounds import Bounds
 from talon_core.plugins.parts import Resolved
 from talon_core.plugins.specs import spelled
 from talon_core.rule import CLAIMED
@@ -42,6 +43,14 @@ def generate(
     batch_size: Annotated[
         int, typer.Option(parser=opts.whole_number, metavar="N", help="Of several prompts, how many at a time.")
     ] = BATCH_SIZE,
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            parser=opts.whole_number,
+            metavar="N",
+            help="Most rows of keys and values of all prompts at a time, one a token; by default there is no bound.",
+        ),
+    ] = None,
     model: opts.Model = opts.DEFAULT_MODEL,
     trust_remote_code: opts.TrustRemoteCode = False,
     drafter: opts.Drafter = opts.DEFAULT_DRAFTER,
@@ -98,6 +107,8 @@ def generate(
         generation_options["stop_strings"] = stop
     if batch_size < 1:
         raise ValueError(f"--batch-size is {batch_size}; it must be at least 1")
+    if rows is not None and rows < 1:
+        raise ValueError(f"--rows is {rows}; it must be at least 1")
     several = prompt is None and prompt_file is not None and prompt_file.endswith(many.ENDING)
     if batch_size != BATCH_SIZE and not several:
         note("--batch-size changes nothing for one prompt; a .jsonl file in --prompt-file holds several")
@@ -116,7 +127,7 @@ def generate(
 
     session = open_session(model, trust_remote_code=trust_remote_code)
     resolved = resolved.for_model(session.model)
-    decoder = session.decoder(resolved, costs, other_machine)
+    decoder = session.decoder(resolved, costs, other_machine, Bounds(rows=rows))
     resolved = as_decoded(resolved, decoder)
     answers = result = None
     if several:

@@ -9,6 +9,7 @@ from rich.console import RenderableType
 
 from talon_core.cli.output import debugging, stderr
 from talon_core.decoding.loading import decoder_for_model
+from talon_core.engine.bounds import Bounds
 from talon_core.models.loading import load_model, token_text
 from talon_core.pictures.render import render_tree, what_came_of
 from talon_core.plugins.parts import Resolved
@@ -33,18 +34,25 @@ class Session:
     model: Any
     tokenizer: Any
 
-    def decoder(self, resolved: Resolved, profile: "Profile | None" = None, other_machine: bool = False) -> "Decoder":
+    def decoder(
+        self,
+        resolved: Resolved,
+        profile: "Profile | None" = None,
+        other_machine: bool = False,
+        bounds: Bounds = Bounds(),  # noqa: B008 - it is frozen
+    ) -> "Decoder":
         """A decoder over the model; several may share it.
 
         Args:
             resolved: what else it is made of.
             profile: what passes take; measured while it decodes by default.
             other_machine: take a profile of another machine, too.
+            bounds: how much is taken on at a time.
 
         Raises:
             ValueError: if the profile is of another machine, and that was not said; the sentence names what differs.
         """
-        decoder = decoder_for_model(self.model, self.tokenizer, resolved, profile, self.name)
+        decoder = decoder_for_model(self.model, self.tokenizer, resolved, profile, self.name, bounds)
         if profile is not None:
             from talon_core.bench.environment import describe_environment
             from talon_core.profiles.store import check_used

@@ -138,6 +138,21 @@ def checked_sources(spec: object, drafter: Drafter) -> tuple[str, ...]:
     return sources
 
 
+def checked_rows(spec: object, drafter: Drafter, rooms: Mapping[int, int]) -> int:
+    """A drafter's `rows` for slots with so much room.
+
+    Raises:
+        PluginError: if it fails, or what it returns is no number of rows; the message names the drafter.
+    """
+    with blaming("drafter", spec, "rows"):
+        rows: Any = drafter.rows(rooms)
+    if not is_whole(rows) or rows < 0:
+        raise PluginError(
+            f"{naming('drafter', spec)} returned {written(rows)} from rows; it must be a whole number of at least 0"
+        )
+    return int(rows)
+
+
 def checked_depth(spec: object, drafter: Drafter) -> int | None:
     """A drafter's `max_depth`.
 

@@ -36,7 +36,7 @@ class Slots:
         most: slots at most; None for any number.
         most_rows: rows of keys and values at most, those of all slots together; None for any number.
         occupied: slots of the target that are taken, by whomever; grows and shrinks with these.
-        rows_of: how many rows the target keeps for slots of so much room, as `Target.rows`.
+        rows_of: how many rows are kept for slots of so much room, as `Target.rows` says it.
     """
 
     def __init__(
@@ -56,8 +56,10 @@ class Slots:
 
     def missing(self, room: int) -> int | None:
         """The rows that are missing for a sequence that needs so many, if it were alone; None if it fits."""
-        needed = self._rows_of({0: room})
-        return needed - self._most_rows if self._most_rows is not None and needed > self._most_rows else None
+        if self._most_rows is None:
+            return None
+        more = self._rows_of({0: room}) - self._most_rows
+        return more if more > 0 else None
 
     def take(self, prompt: IntArray, room: int, running: Mapping[int, IntArray]) -> tuple[Seat, list[int]] | None:
         """Find a slot for a sequence; None if there is none now.

@@ -11,7 +11,7 @@ from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drafter import Committed, Drafter, DrafterSpec
 from talon_core.engine.acceptors import Acceptors, Offered
 from talon_core.engine.ahead.preparer import NOTHING_PREPARED, DrafterPreparations, Preparer
-from talon_core.engine.checked_drafter import checked_depth, checked_sources
+from talon_core.engine.checked_drafter import checked_depth, checked_rows, checked_sources
 from talon_core.engine.drafting import Drafted, Wanted, draft_trees
 from talon_core.engine.faults import Faults
 from talon_core.engine.inquiries import Asked, DrafterInquiries, Inquiries
@@ -65,6 +65,14 @@ class RoundParts:
         with self.blaming("drafts_in_cache"):
             self.drafts_in_cache = bool(drafter.drafts_in_cache)
         self.sources = checked_sources(self.named, drafter)
+
+    def rows(self, rooms: Mapping[int, int]) -> int:
+        """Rows of keys and values that target and drafter keep together where slots with so much room are open.
+
+        Raises:
+            PluginError: if the drafter fails to say so.
+        """
+        return self.target.rows(rooms) + checked_rows(self.named, self.drafter, rooms)
 
     def blaming(self, method: str) -> blaming:
         """Whatever goes wrong inside is an error of this method of the drafter."""

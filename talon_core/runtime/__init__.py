@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from talon_core.runtime.pages import PagedCache
     from talon_core.runtime.passes import Pass
     from talon_core.runtime.recording import Recorder
+    from talon_core.runtime.row_sizes import in_rows_of, row_bytes
     from talon_core.runtime.rows import KeptRows
     from talon_core.runtime.scores import best_numbers
     from talon_core.runtime.staging import StagedSlot
@@ -73,6 +74,7 @@ __all__ = [
     "embedding_weight",
     "executor_for",
     "few_widths",
+    "in_rows_of",
     "last_rows",
     "like_output",
     "network_target",
@@ -80,6 +82,7 @@ __all__ = [
     "output_shape",
     "output_weight",
     "pass_inputs",
+    "row_bytes",
     "rows_at",
     "shared_embedding",
     "shared_output",
@@ -106,6 +109,7 @@ import_on_use(
         ".pages": ["PagedCache"],
         ".passes": ["Pass"],
         ".recording": ["Recorder"],
+        ".row_sizes": ["in_rows_of", "row_bytes"],
         ".rows": ["KeptRows"],
         ".scores": ["best_numbers"],
         ".staging": ["StagedSlot"],

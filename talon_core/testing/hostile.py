@@ -67,18 +67,18 @@ class HostileDrafter(Memoryless):
 
     Attributes:
         vocab_size: token ids are 0 to `vocab_size - 1`; at least 2.
-        rows: keys of `ROWS`; which of them comes after a path, and which token is the first there, hangs on the path.
+        kinds: keys of `ROWS`; which of them comes after a path, and which token is the first there, hangs on the path.
         most: most columns it returns; None for as many as are asked for.
     """
 
     vocab_size: int = attrs.field(validator=ge(2))
-    rows: tuple[str, ...] = attrs.field(validator=deep_iterable(in_(ROWS)))
+    kinds: tuple[str, ...] = attrs.field(validator=deep_iterable(in_(ROWS)))
     most: int | None = None
 
     def offer(self, tree: TokenTree, frontier: IntArray, width: int) -> Candidates:
         width = min(width, self.most or width)
         numbers = [path_number(tree.tokens[tree.path(node)].tolist()) for node in frontier.tolist()]
-        ranked = [ROWS[self.rows[number % len(self.rows)]](self.vocab_size) for number in numbers]
+        ranked = [ROWS[self.kinds[number % len(self.kinds)]](self.vocab_size) for number in numbers]
         logp = np.array([scores[:width] for scores in ranked]).reshape(len(frontier), width)
         first = np.array(numbers, dtype=np.int64).reshape(-1, 1)
         tokens = np.where(np.isfinite(logp), (first + np.arange(width)) % self.vocab_size, -1)

@@ -145,6 +145,16 @@ def test_a_sampling_option_without_sampling_is_pointed_out(talon, model):
     assert "--temperature 0" in ran.err
 
 
+def test_rows_of_keys_and_values_can_be_bounded(talon, model, tmp_path):
+    file = lines(tmp_path / "prompts.jsonl", "ab", SENTENCE)
+    arguments = ("generate", "--prompt-file", file, "--model", model, "--max-new-tokens", "4", "--policy", "chain")
+    ran = talon(*arguments, "--rows", "3")
+    assert ran.status == 2
+    assert "rows of keys and values more than there are" in ran.err
+    assert talon(*arguments, "--rows", "500").out == talon(*arguments).out
+    assert "--rows is 0; it must be at least 1" in talon(*arguments, "--rows", "0").err
+
+
 def test_a_batch_size_for_one_prompt_is_pointed_out(talon, model):
     ran = talon("generate", SENTENCE, "--model", model, "--max-new-tokens", "2", "--batch-size", "4")
     assert ran.status == 0

@@ -162,9 +162,9 @@ def test_among_the_candidates_there_is(make, what, condition):
     assert any(map(condition, examples(make)))
 
 
-@pytest.mark.parametrize("wrong", [{"vocab_size": 1, "rows": ("tied",)}, {"vocab_size": 2, "rows": ("sulking",)}])
+@pytest.mark.parametrize("wrong", [{"vocab_size": 1, "kinds": ("tied",)}, {"vocab_size": 2, "kinds": ("sulking",)}])
 def test_a_hostile_drafter_of_unknown_rows_or_of_one_token_is_refused(wrong):
-    with pytest.raises(ValueError, match=r"vocab_size' must be >= 2: 1|'rows' must be in .*'tied'.*got 'sulking'"):
+    with pytest.raises(ValueError, match=r"vocab_size' must be >= 2: 1|'kinds' must be in .*'tied'.*got 'sulking'"):
         HostileDrafter(**wrong)
 
 

@@ -12,6 +12,7 @@ from talon_core.hf.target import HFTarget
 from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import build
 from talon_core.request import Request
+from talon_core.runtime import row_bytes
 from talon_core.testing import check_drafter
 from talon_core.testing.plain_device import PlainDevice
 from talon_core.testing.tape import TapedBackend, TapeRecorder
@@ -75,6 +76,37 @@ def test_a_slot_of_a_model_that_is_not_open_is_refused_in_words(model: Any) -> N
         target.close(1)
         with pytest.raises(ValueError, match="slot 1 is not open; open are: none"):
             target.close(1)
+
+
+CACHES = {"eagle3", "eagle", "hydra-prefix", "draft-model:skip=1"}
+"""Drafters that keep keys and values of their own."""
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_what_a_drafter_keeps_is_counted_in_rows_of_the_target(model: Any, specs: dict[str, str], name: str) -> None:
+    spec = build(REGISTRY, "drafter", specs[name])
+    target = HFTarget(
+        model, REGISTRY.get("attention backend", "sdpa").cls(), features=spec.features(model.config.num_hidden_layers)
+    )
+    drafter: Any = spec.open(target)
+    rooms = {0: 30, 1: 44}
+    with target.session(), drafter.session():
+        for slot, room in rooms.items():
+            prompt = np.array([0, 1, 2, 1])
+            target.open(slot, room)
+            drafter.open(slot, prompt.copy(), room - 4)
+            drafter.read({slot: Part(0, 3, target.read({slot: prompt[:-1]})[slot])})
+            drafter.propose([Frontier(slot, TokenTree.root(1), np.zeros(1, dtype=np.int64), 2)])
+        text = model.config.get_text_config()
+        assert target.own_executor().cache.nbytes == target.rows(rooms) * row_bytes(text, model.dtype)
+        rows = drafter.rows(rooms)
+        if name in CACHES:  # there may be room for a tree that comes to no row of the cache
+            kept = drafter.executor.cache.nbytes
+            assert 0 < kept <= rows * row_bytes(text, model.dtype) <= 1.3 * kept + row_bytes(text, model.dtype)
+        elif name == "hybrid":
+            assert rows == sum(part.rows(rooms) for part in drafter._parts) > 0
+        else:
+            assert rows == 0
 
 
 class RecordsNothing(TapeRecorder):

@@ -230,6 +230,41 @@ def test_what_a_tree_may_take_is_reserved_where_rows_are_bounded():
     assert engine(wide).submit(request(8))  # without a bound its cache grows where such a tree comes
 
 
+class Keeps(TableDrafter):
+    """Has a cache of its own, which takes a third of the target's."""
+
+    def rows(self, rooms):
+        return -(-sum(rooms.values()) // 3)
+
+
+@pytest.mark.parametrize("schedule", [None, Cached()])
+def test_what_the_drafter_keeps_is_counted_beside_the_targets_rows(schedule):
+    how = {"policy": Talon(budget=4, top_k=2), "drafter": Keeps(LAWS), "schedule": schedule}
+    sentence = "4 nodes: 1 rows of keys and values more than there are, with the 5 that the drafter's cache counts for;"
+    with pytest.raises(ValueError, match=sentence):
+        engine(**how, rows=17).submit(request(6))  # 13 of the target's, 5 of the drafter's
+    own = engine(**how, rows=35)  # two would be 26 and 9
+    first, second = own.submit(request(6)), own.submit(request(6))
+    own.step()
+    assert [one.has_begun for one in (first, second)] == [True, True]
+    own = engine(**how, rows=34)
+    first, second = own.submit(request(6)), own.submit(request(6))
+    own.step()
+    assert [one.has_begun for one in (first, second)] == [True, False]
+    assert run(own, first, second) == [alone(one.request) for one in (first, second)]
+
+
+@pytest.mark.parametrize("given", [-1, 1.5, None])
+def test_a_drafter_that_counts_no_rows_is_named(given):
+    class Odd(TableDrafter):
+        def rows(self, rooms):
+            return given
+
+    with pytest.raises(PluginError, match=r"Odd.* from rows; it must be a whole number of at least 0"):
+        engine(drafter=Odd(LAWS), rows=40).submit(request(6))
+    assert engine(drafter=Odd(LAWS)).submit(request(6))  # nobody asks without a bound
+
+
 def test_what_is_drafted_in_the_targets_own_cache_is_reserved():
     class OverTheTarget(TableDrafter):
         drafts_in_cache = True

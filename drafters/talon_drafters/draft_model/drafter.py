@@ -1,7 +1,7 @@
 """The running side of `draft-model`: a causal LM over growing trees."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from talon_core.runtime.embeddings import vocabulary_size
 from talon_core.runtime.fewer_layers import without_layers
 from talon_core.runtime.network import NetworkTarget, network_target
 from talon_core.runtime.open_slots import OpenSlots
+from talon_core.runtime.row_sizes import in_rows_of, row_bytes
 from talon_core.runtime.staging import SPARE_ROWS, StagedSlot
 from talon_core.target import Target, check_open
 from talon_core.tree import IntArray
@@ -40,7 +41,8 @@ def open_draft_model(spec: "DraftModel", target: Target) -> "ModelDrafter":
     if spec.model is None:
         # the target's own layers are accelerated already while the target runs
         part = without_layers(target.model, spec.skip)
-        return ModelDrafter(ModelRunner(part, target.executor()), target.vocab_size, uses_target=True)
+        runner = ModelRunner(part, target.executor())
+        return ModelDrafter(runner, target.vocab_size, uses_target=True, counted=_counted(part, target))
     model, tokenizer = load_model(
         spec.model,
         trust_remote_code=spec.trust_remote_code,
@@ -52,7 +54,14 @@ def open_draft_model(spec: "DraftModel", target: Target) -> "ModelDrafter":
     if accelerator is not None and why is not None:
         LOGGER.warning("draft model '%s' runs without accelerator '%s': %s", spec.model, accelerator.name, why)
         accelerator = None
-    return ModelDrafter(ModelRunner(model, target.executor(), accelerator), target.vocab_size)
+    runner = ModelRunner(model, target.executor(), accelerator)
+    return ModelDrafter(runner, target.vocab_size, counted=_counted(model, target))
+
+
+def _counted(model: Any, target: NetworkTarget) -> Callable[[int], int]:
+    """From rows of the draft model's cache to those of the target's that take as much."""
+    bytes_each = row_bytes(model.config.get_text_config(), model.dtype)
+    return lambda rows: in_rows_of(target, rows, bytes_each)
 
 
 def _check_vocabulary(name: str, model: Any, tokenizer: Any, target: NetworkTarget) -> None:
@@ -92,6 +101,7 @@ class ModelDrafter(Drafter):
         runner: the model with its cache.
         vocab_size: the target's; ids beyond it are never proposed.
         uses_target: whether the model's layers are the target's.
+        counted: from rows of its cache to those of the target's that take as much; by default none are counted.
 
     Attributes:
         executor: runs the model's passes; its `failure` says why they are not recorded.
@@ -99,8 +109,15 @@ class ModelDrafter(Drafter):
 
     takes_paths = True
 
-    def __init__(self, runner: "ModelRunner", vocab_size: int, uses_target: bool = False) -> None:
+    def __init__(
+        self,
+        runner: "ModelRunner",
+        vocab_size: int,
+        uses_target: bool = False,
+        counted: Callable[[int], int] = lambda rows: 0,
+    ) -> None:
         self._runner = runner
+        self._counted = counted
         self.uses_target = uses_target
         self.executor = runner.executor
         self._vocabulary = Vocabulary(vocab_size)
@@ -125,6 +142,9 @@ class ModelDrafter(Drafter):
     def _used(self, room: int) -> int:
         """Rows of the cache for a text of so many tokens: nothing is run behind the context."""
         return (room if self._context is None else min(room, self._context)) + SPARE_ROWS
+
+    def rows(self, rooms: Mapping[int, int]) -> int:
+        return self._counted(self._runner.cache.rows_for({slot: self._used(room) for slot, room in rooms.items()}))
 
     def close(self, slot: int) -> None:
         del self._slots[slot]

@@ -83,6 +83,7 @@ class FeatureDrafter(Drafter):
         session: a context in which the head's layers run faster.
         select: from the target's features to those that the head was made for.
         described: what its files are, for `describe`.
+        counted: from rows of its own cache to those of the target's that take as much; by default none are counted.
 
     Attributes:
         executor: runs the head's passes; its `failure` says why they are not recorded.
@@ -97,7 +98,9 @@ class FeatureDrafter(Drafter):
         session: AbstractContextManager[object] | None = None,
         select: Callable[[Tensor], Tensor] = lambda features: features,
         described: Mapping[str, object] | None = None,
+        counted: Callable[[int], int] = lambda rows: 0,
     ) -> None:
+        self._counted = counted
         self.head = head.eval().requires_grad_(False)
         self._embed = embed
         self._session: AbstractContextManager[object] = session if session is not None else nullcontext()
@@ -140,6 +143,9 @@ class FeatureDrafter(Drafter):
         own.read, own.features, own.unread = told, [*features], True
         own.last_read = [one[-1:] for one in features[-1:]]
         return told
+
+    def rows(self, rooms: Mapping[int, int]) -> int:
+        return self._counted(self._cache.rows_for({slot: room + SPARE_ROWS for slot, room in rooms.items()}))
 
     def close(self, slot: int) -> None:
         del self._slots[slot]

@@ -45,6 +45,8 @@ class HeadAttention(nn.Module):
         self.q_norm = LlamaRMSNorm(self.head_dim, config.rms_norm_eps) if normed else nn.Identity()
         self.k_norm = LlamaRMSNorm(self.head_dim, config.rms_norm_eps) if normed else nn.Identity()
 
+        self.numbers_of_a_row = 2 * config.num_key_value_heads * self.head_dim  # keys and values of one token
+
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
         """Args: x of shape `(batch, rows, inputs)`, cosines and sines of `(batch, rows, head_dim)`."""
         shape = (*x.shape[:2], -1, self.head_dim)

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from talon_core.runtime.best import Vocabulary
 from talon_core.runtime.embeddings import embedding_shape, output_shape, shared_embedding, shared_output
 from talon_core.runtime.network import NetworkTarget
+from talon_core.runtime.row_sizes import in_rows_of
 from talon_drafters.checkpoints.files import Checkpoint, read_checkpoint, shipped_for
 from talon_drafters.heads.feature_drafter import FeatureDrafter
-from talon_drafters.heads.layers import FeatureHead
+from talon_drafters.heads.layers import FeatureHead, HeadAttention
 from talon_drafters.heads.weights import keep_weights
 
 Select = Callable[[Tensor], Tensor]
@@ -82,5 +83,15 @@ def feature_drafter(
 
     Arguments are as `FeatureDrafter` and `keep_weights` have them.
     """
+    numbers = sum(one.numbers_of_a_row for one in head.modules() if isinstance(one, HeadAttention))
     described = {**described, "weights": keep_weights(head, weights, target)}
-    return FeatureDrafter(head, embed, target.vocab_size, target.executor(), target.faster(head), select, described)
+    return FeatureDrafter(
+        head,
+        embed,
+        target.vocab_size,
+        target.executor(),
+        target.faster(head),
+        select,
+        described,
+        lambda rows: in_rows_of(target, rows, numbers * head.dtype.itemsize),
+    )

@@ -156,6 +156,9 @@ class HybridDrafter(Drafter):
         self._texts[slot].known = known
         return min([length, *known])
 
+    def rows(self, rooms: Mapping[int, int]) -> int:
+        return sum(part.rows(rooms) for part in self._parts)
+
     def close(self, slot: int) -> None:
         del self._texts[slot]
         for part in self._parts:

@@ -19,6 +19,7 @@ from talon_core.runtime.executor import Executor, Numbers, TreeView
 from talon_core.runtime.network import NetworkTarget, network_target
 from talon_core.runtime.open_slots import OpenSlots
 from talon_core.runtime.passes import Pass
+from talon_core.runtime.row_sizes import in_rows_of, row_bytes
 from talon_core.runtime.rows import KeptRows
 from talon_core.runtime.staging import MANY_PENDING
 from talon_core.runtime.transfers import sent
@@ -183,6 +184,7 @@ class HydraDrafter(Drafter):
     def __init__(self, read: ReadHydra, target: NetworkTarget) -> None:
         self.max_depth = read.heads.config.num_heads
         self._heads = read.heads
+        self._target = target
         self._output, self._vocabulary, self._session = output_of(read.heads, read.vocabulary, target)
         self._embed = shared_embedding(target.model)
         self._device = target.device
@@ -197,6 +199,12 @@ class HydraDrafter(Drafter):
 
     def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
         return self._states.resume(slot, room, source, length)
+
+    def rows(self, rooms: Mapping[int, int]) -> int:
+        if self._heads.prefix is None:
+            return 0
+        kept = self.executor.cache.rows_for(rooms)
+        return in_rows_of(self._target, kept, row_bytes(self._heads.prefix.config, self._target.model.dtype))
 
     def close(self, slot: int) -> None:
         self._states.close(slot)

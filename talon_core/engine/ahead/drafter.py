@@ -167,6 +167,9 @@ class AheadDrafter(Preparer):
             self._instant.resume(slot, prompt, room, source, length)
         return taken
 
+    def rows(self, rooms: Mapping[int, int]) -> int:
+        return self.behind.rows(rooms)
+
     def read(self, parts: Mapping[int, Part]) -> None:
         self._stop()
         whole = {slot: part for slot, part in parts.items() if not self._texts[slot].broken}
