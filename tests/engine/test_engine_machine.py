@@ -14,12 +14,90 @@ from talon_core.sampling import temperature_sampling
 from talon_core.testing import TableDrafter
 from talon_core.testing.odd_policies import CoinTosser, Erratic
 from talon_drafters import Ngram
-from talon_strategies import Branch, Cached, Chain, Match, Pearl, Talon
+from talon_strategies import (
+    Branch,
+    Cached,
+    Chain,
+    Hybrid,
+    Match,
+    Pearl,
+    RecursiveRejection,
+    SampledChain,
+    SpecInfer,
+    Talon,
+    TalonSampled,
+)
 
 VOCAB = 4
 PROCESSORS = [(), (TopKLogitsWarper(2),), (NoRepeatNGramLogitsProcessor(3),)]
 SCHEDULES = [None, Cached(budget=6), Pearl(), Branch(budget=3)]
-POLICIES = [Talon(budget=4, top_k=2), Chain(length=2), Erratic(3), CoinTosser(), None]
+
+
+@attrs.frozen
+class FailsForSome(Talon):
+    """Fails at the first round of a sequence whose prompt has a length that is told in `is_failing`."""
+
+    name = "fails-for-some"
+    fails: bool = False
+
+    def begin(self, sequence):
+        return attrs.evolve(self, fails=is_failing(sequence.prompt_length))
+
+    def observe(self, round_):
+        if self.fails:
+            raise RuntimeError("for some")
+
+
+def is_failing(length):
+    return length % 3 == 2
+
+
+POLICIES = [
+    *[(policy, Match()) for policy in (Talon(budget=4, top_k=2), Chain(length=2), Erratic(3), CoinTosser(), None)],
+    (FailsForSome(budget=4, top_k=2), Match()),
+    (TalonSampled(budget=4, top_k=2), Hybrid()),
+    (SampledChain(length=2), RecursiveRejection()),
+    (SpecInfer(widths=(2, 1)), RecursiveRejection()),
+]
+"""With the rules that they are tried with; the children of the last ones are drawn."""
+
+
+@attrs.frozen(eq=False)
+class Strict(TableDrafter):
+    """Refuses whatever does not fit what it was told of a slot's text before."""
+
+    texts: dict = attrs.field(factory=dict)
+    read_to: dict = attrs.field(factory=dict)
+
+    def open(self, slot, prompt, room):
+        self.texts[slot], self.read_to[slot] = prompt.tolist(), 0
+
+    def resume(self, slot, prompt, room, source, length):
+        known = self.texts[source][:length]  # it was not told of the last round of a text that is over
+        assert prompt[: len(known)].tolist() == known
+        assert length < len(prompt)
+        self.texts[slot], self.read_to[slot] = prompt.tolist(), length
+        return length
+
+    def read(self, parts):
+        for slot, part in parts.items():
+            assert part.start == self.read_to[slot]
+            self.read_to[slot] = part.end
+            assert part.end < len(self.texts[slot])
+
+    def propose(self, frontiers):
+        for one in frontiers:
+            assert one.tree.tokens[0] == self.texts[one.slot][-1]
+            assert self.read_to[one.slot] == len(self.texts[one.slot]) - 1
+        return super().propose(frontiers)
+
+    def commit(self, committed):
+        for slot, one in committed.items():
+            self.texts[slot] += one.tokens.tolist()
+            self.read_to[slot] += len(one.tokens)
+
+    def close(self, slot):
+        del self.texts[slot], self.read_to[slot]
 
 
 def target(seed):
@@ -30,7 +108,7 @@ def drafter(kind, seed):
     if kind == "ngram":
         return Ngram(min_match=1).open(target(seed))
     laws = np.random.default_rng(seed + 1).dirichlet(np.ones(VOCAB), size=5)
-    return TableDrafter(laws)
+    return Strict(laws) if kind == "strict" else TableDrafter(laws)
 
 
 @attrs.frozen(eq=False)
@@ -46,8 +124,8 @@ class Sequences(RuleBasedStateMachine):
 
     @initialize(
         seed=st.integers(0, 9),
-        policy=st.sampled_from(POLICIES),
-        kind=st.sampled_from(["table", "ngram"]),
+        parts=st.sampled_from(POLICIES),
+        kind=st.sampled_from(["table", "ngram", "strict"]),
         slots=st.sampled_from([None, 1, 2]),
         rows=st.sampled_from([None, 80]),
         prompt_tokens=st.sampled_from([1, 3, 256]),
@@ -55,12 +133,16 @@ class Sequences(RuleBasedStateMachine):
         schedule=st.sampled_from(SCHEDULES),
         worker=st.sampled_from([Adversary, ThreadWorker]),
     )
-    def start(self, seed, policy, kind, slots, rows, prompt_tokens, keep, schedule, worker):
+    def start(self, seed, parts, kind, slots, rows, prompt_tokens, keep, schedule, worker):
+        policy, accepts = parts
+        if policy is None or policy.children != "deterministic":  # what is prepared is drawn from other numbers
+            schedule = None
+        self.failing = isinstance(policy, FailsForSome)
         self.make = lambda **how: Engine(
-            target(seed), Match(), policy, drafter(kind, seed) if policy is not None else None, **how
+            target(seed), accepts, policy, drafter(kind, seed) if policy is not None else None, **how
         )
         how = {"slots": slots, "rows": rows, "prompt_tokens": prompt_tokens, "keep": keep}
-        self.engine = self.make(**how, schedule=schedule if policy is not None else None, worker=worker)
+        self.engine = self.make(**how, schedule=schedule, worker=worker)
         self.submitted = []
 
     @rule(
@@ -101,8 +183,13 @@ class Sequences(RuleBasedStateMachine):
             assert one.sequence.finished
 
     @invariant()
-    def nothing_has_failed(self):
-        assert all(one.sequence.error is None for one in getattr(self, "submitted", ()))
+    def nothing_has_failed_but_what_is_to(self):
+        for one in getattr(self, "submitted", ()):
+            fails = self.failing and is_failing(len(one.request.ids))
+            assert not fails or len(one.sequence.rounds) <= 1
+            if one.sequence.error is not None:
+                assert fails, one.sequence.error
+                assert "'fails-for-some'" in str(one.sequence.error)
 
     def alone(self, request):
         engine = self.make()
@@ -120,8 +207,10 @@ class Sequences(RuleBasedStateMachine):
             self.engine.step()
         for one in self.submitted:
             assert one.sequence.finished
+            fails = self.failing and is_failing(len(one.request.ids))
+            assert one.sequence.cancelled or fails == (one.sequence.error is not None)
             tokens, reason = self.alone(one.request)
-            if one.sequence.finish_reason is None:  # cancelled
+            if one.sequence.finish_reason is None or one.sequence.error is not None:  # cancelled, or it has failed
                 assert tokens[: len(one.sequence.token_ids)] == one.sequence.token_ids
             else:
                 assert (one.sequence.token_ids, one.sequence.finish_reason) == (tokens, reason)
