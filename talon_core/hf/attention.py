@@ -7,8 +7,7 @@ from transformers import AttentionInterface
 
 from talon_core.runtime.passes import ATTENTION_NAME, PASS_KEYWORD
 
-__all__ = ["ATTENTION_NAME", "PASS_KEYWORD"]
-"""Imported from here they are known to transformers."""
+__all__ = ["ATTENTION_NAME", "PASS_KEYWORD"]  # imported from here they are known to transformers
 
 
 def _talon_attention(

@@ -111,7 +111,7 @@ class Recordings:
             self._results.go_back(before)  # nobody else writes to a larger piece
             if not wanted:
                 raise
-        why = "a pass runs without a CUDA graph, which is slower: there is too little memory for its graph"
+        why = "a pass runs without a CUDA graph, which is slower: there is too little memory to record it"
         warnings.warn(why, RuntimeWarning, stacklevel=2)
         return None
 

@@ -190,7 +190,7 @@ def test_a_graph_that_memory_is_too_short_for_is_left_out_and_its_pass_runs_as_i
     assert sizes == [size for size in (64, 48, 32, 16, 8, 4, 2, 1) for _ in range(3)]
     assert (executor.preparations, executor.recorded, executor.failure) == (8, 5, None)
     sizes.clear()
-    with pytest.warns(RuntimeWarning, match="there is too little memory for its graph"):
+    with pytest.warns(RuntimeWarning, match="there is too little memory to record it"):
         found = walk(40)
     assert torch.equal(found, TABLE[:40])
     assert torch.equal(walk(41), TABLE[:41])
