@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from talon_core.attention import TreeLayout
+from talon_core.runtime.cache_keyword import CACHE_KEYWORDS, cache_keyword
 from talon_core.runtime.pages import PagedCache
 from talon_core.runtime.passes import ATTENTION_NAME, PASS_KEYWORD, TreePass
 from talon_kernels.acceleration import agree
@@ -31,7 +32,7 @@ OUTPUTS = ("o_proj", "dense")
 FREQUENCIES = "inv_freq"
 """How the buffers end in which a model keeps the frequencies of its rotary embedding, one for each pair."""
 
-READ = {"position_embeddings", "attention_mask", "past_key_values", PASS_KEYWORD}
+READ = {"position_embeddings", "attention_mask", *CACHE_KEYWORDS, PASS_KEYWORD}
 IGNORED = {"position_ids", "cache_position", "use_cache", "output_router_logits"}
 """Keywords that layers hand down to attention, and that nothing reads there: that is tried, too."""
 
@@ -194,7 +195,7 @@ def _seen(module: nn.Module, forward: Forward, probe: Tensor, cos: Tensor, sin: 
         numbers = torch.randn((count, len(query), value.shape[3]), generator=torch.Generator().manual_seed(0))
         return numbers.to(query.device, query.dtype).transpose(0, 1)
 
-    read: dict[str, Any] = {"position_embeddings": (cos, sin), "attention_mask": None, "past_key_values": cache}
+    read: dict[str, Any] = {"position_embeddings": (cos, sin), "attention_mask": None, cache_keyword(module): cache}
     read[PASS_KEYWORD] = TreePass(TreeLayout.chain(0, count), attend)
     ignored: dict[str, Any] = {"position_ids": FAR * rows[None], "cache_position": FAR * rows}
     ignored |= dict.fromkeys(IGNORED - ignored.keys(), True)
@@ -225,18 +226,18 @@ def _forward(module: nn.Module, way: Way, width: int, types: Collection[torch.dt
         seen: what the module does.
     """
     own, children, parameters = type(module).forward, module._modules, module._parameters
-    config = module.__dict__["config"]
+    config, name = module.__dict__["config"], cache_keyword(module)
     output = next(name for name in OUTPUTS if name in children)
     heads = [tuple(one.shape[1:]) for one in (seen.query, seen.key, seen.value)]
 
     def forward(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         angles = _angles(kwargs.get("position_embeddings"), hidden_states, width, types)
-        places = _places(module, hidden_states, kwargs)
+        places = _places(module, name, hidden_states, kwargs)
         if args or angles is None or places is None or module.__dict__["config"] is not config:
             return own(module, hidden_states, *args, **kwargs)
         projected = [_projected(module, name, hidden_states, *of) for name, of in zip(PROJECTIONS, heads, strict=True)]
         query, key, value = projected
-        cache, this_pass = kwargs["past_key_values"], kwargs[PASS_KEYWORD]
+        cache, this_pass = kwargs[name], kwargs[PASS_KEYWORD]
         keys, values = cache.layer(seen.layer, key.transpose(0, 1)[None], value.transpose(0, 1)[None])
         cos, sin = map(way.read, angles)
         query = rotary_write(
@@ -271,9 +272,9 @@ def _angles(given: Any, x: Tensor, width: int, types: Collection[torch.dtype]) -
     return given if alike and all((tuple(one.shape), one.device) == wanted for one in given) else None
 
 
-def _places(module: nn.Module, x: Tensor, given: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
+def _places(module: nn.Module, name: str, x: Tensor, given: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
     """Where the rows of a pass go; None if it is not a pass over trees, or there is something unusual about it."""
-    cache, weight = given.get("past_key_values"), _weight(module)
+    cache, weight = given.get(name), _weight(module)
     if not isinstance(cache, PagedCache) or not isinstance(given.get(PASS_KEYWORD), TreePass) or weight is None:
         return None
     if given.get("attention_mask") is not None or not given.keys() <= READ | IGNORED or learns(module, x):

@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from talon_core.errors import written
+from talon_core.runtime.cache_keyword import CACHE_KEYWORDS
 
 HONOURED = frozenset(
     {
@@ -76,7 +77,7 @@ ARGUMENTS: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "synced_gpus": ("TALON does not go on for other processes", (False,)),
     "negative_prompt_ids": ("guidance runs the model between TALON's passes", ()),
     "negative_prompt_attention_mask": ("guidance runs the model between TALON's passes", ()),
-    "past_key_values": ("TALON has a cache of its own, and neither reads nor fills another", ()),
+    **dict.fromkeys(CACHE_KEYWORDS, ("TALON has a cache of its own, and neither reads nor fills another", ())),
 }
 """Arguments of `generate` itself that are refused, in the same form."""
 
@@ -93,7 +94,7 @@ INSIDE_ONLY: Mapping[str, str] = {
 }
 """Arguments of `generate` that a `Decoder` does not take, and what to do."""
 
-MODEL_ARGUMENTS = frozenset({"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep"})
+MODEL_ARGUMENTS = frozenset({"attention_mask", "position_ids", *CACHE_KEYWORDS, "use_cache", "logits_to_keep"})
 """What `generate` hands on for the model and TALON looks at itself, or which changes no token."""
 
 ONLY_IDS = "{} was given; TALON reads the prompt's token ids alone, so it must be left out"
@@ -209,8 +210,8 @@ def check_prepared(input_ids: Tensor, config: GenerationConfig, prepared: Mappin
             f"position_ids are not 0 to {input_ids.shape[1] - 1}, the places of the prompt's tokens, "
             f"in a tensor of shape {tuple(input_ids.shape)}; leave them out"
         )
-    cache = prepared.get("past_key_values")
-    if getattr(cache, "_is_user_defined", False):  # generate's own mark; without it, the cache is one it has made
+    caches = map(prepared.get, CACHE_KEYWORDS)
+    if any(getattr(cache, "_is_user_defined", False) for cache in caches):  # generate's mark; others it has made itself
         refuse(prepared, ARGUMENTS)
 
 

@@ -15,6 +15,7 @@ from transformers import GenerationMixin, LogitsProcessorList
 from talon_core.hf.experts import experts
 from talon_core.hf.frontend import sampling_options
 from talon_core.hf.model import evaluating
+from talon_core.runtime.cache_keyword import cache_keyword
 from talon_core.runtime.modules import Modules
 from talon_core.tree import IntArray, TokenTree
 
@@ -175,12 +176,12 @@ class PlainModel:
 
     def _stepped(self, text: IntArray, tokens: IntArray) -> list[Tensor]:
         """The same without `generate`: a pass over the text, and one over each of the tokens."""
-        cache = None
-        rows = []
+        cache, rows = None, []
+        keyword = cache_keyword(self._model)
         with torch.inference_mode(), evaluating(self._modules):
             for ids in (text, *tokens[:, None]):
-                out = self._model(input_ids=self._ids([ids]), past_key_values=cache, use_cache=True)
-                cache = out.past_key_values
+                out = self._model(input_ids=self._ids([ids]), use_cache=True, **{keyword: cache})
+                cache = out[keyword]
                 rows.append(out.logits[0, -1])
         return rows
 

@@ -19,6 +19,7 @@ from talon_core.hf.checks import AsLoaded, check_autocast, check_layers, check_w
 from talon_core.hf.model import AttentionSwitch, configs_of, evaluating
 from talon_core.rule import Accepted
 from talon_core.runtime.blocks import forget_widened
+from talon_core.runtime.cache_keyword import cache_keyword
 from talon_core.runtime.executor import Executor, TreeView
 from talon_core.runtime.inputs import PassInputs, Staged
 from talon_core.runtime.modules import Modules, hooks_of, marks_of, modules_of, recorded_parts
@@ -114,6 +115,7 @@ class ModelRunner:
         self.others: Collection[Executor] = ()  # that may run layers of the model
         self._forget = forget if forget is not None else executor.forget
         self.cache = executor.cache
+        self._cache_keyword = cache_keyword(model)
         self._captured: dict[int, Tensor] = {}
         self.windows: list[int | None] = []  # the sliding window of each layer in the last pass
         self._switch = AttentionSwitch(model)
@@ -323,10 +325,9 @@ class ModelRunner:
             logits: Tensor = self.model(
                 input_ids=ids.to(self.device),
                 position_ids=positions.to(self.device),
-                past_key_values=self.cache,
                 use_cache=True,
                 logits_to_keep=logits_to_keep,
-                **{PASS_KEYWORD: this_pass},
+                **{self._cache_keyword: self.cache, PASS_KEYWORD: this_pass},
             ).logits
         if self._passes_unchecked:
             check_windows(self.model, this_pass.windows)

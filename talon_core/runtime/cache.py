@@ -26,7 +26,7 @@ def bucket(count: int) -> int:
 class KeyValueCache(ABC):
     """Keys and values of sequences in slots: of each `lengths[slot]` committed rows, then the rows of its tree.
 
-    A model sees it as its `past_key_values` and calls `update` and `get_seq_length` alone; nothing of transformers'
+    A model sees it as its cache and calls `update` and `get_seq_length` alone; nothing of transformers'
     own caches is used. Each layer's buffers have four dimensions, of which the second is the heads and the last the
     size of a head, and are allocated when the layer first writes, so layers may differ in heads and head size. Layers
     are told apart by their index, which may have gaps.

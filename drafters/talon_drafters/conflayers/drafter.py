@@ -10,6 +10,7 @@ from torch import Tensor
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Proposed
 from talon_core.runtime.best import Best, Vocabulary, last_rows, rows_at
+from talon_core.runtime.cache_keyword import cache_keyword
 from talon_core.runtime.executor import Executor, TreeView
 from talon_core.runtime.fewer_layers import without_layers
 from talon_core.runtime.modules import Modules
@@ -80,7 +81,7 @@ class ConfLayersDrafter(Drafter):
     def __init__(self, options: "ConfLayers", target: NetworkTarget, keyword: str) -> None:
         self._options = options
         self._model = target.model
-        self._keyword = keyword
+        self._keyword, self._cache_keyword = keyword, cache_keyword(target.model)
         self._confidence = Confidence(decoder_layers(target.model), target.model)
         self._modules = Modules(target.model)
         self.executor = target.own_executor()
@@ -147,9 +148,8 @@ class ConfLayersDrafter(Drafter):
         logits: Tensor = model(
             input_ids=ids,
             position_ids=positions,
-            past_key_values=executor.cache,
             use_cache=True,
-            **{self._keyword: this_pass},
+            **{self._cache_keyword: executor.cache, self._keyword: this_pass},
         ).logits
         return logits[0]
 

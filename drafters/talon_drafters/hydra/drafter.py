@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed, Reading
 from talon_core.runtime.best import Best, best_by, last_rows
+from talon_core.runtime.cache_keyword import cache_keyword
 from talon_core.runtime.catching_up import timed_reading
 from talon_core.runtime.embeddings import embedding_shape, like_output, shared_embedding
 from talon_core.runtime.executor import Executor, Numbers, TreeView
@@ -71,7 +72,7 @@ class _States:
             from talon_core.hf.model import set_implementation
 
             set_implementation(heads.prefix, ATTENTION_NAME)
-            self._keyword = PASS_KEYWORD
+            self._keyword, self._cache_keyword = PASS_KEYWORD, cache_keyword(heads.prefix)
 
     def open(self, slot: int, room: int) -> None:
         self._cache.open(slot, room)
@@ -159,10 +160,8 @@ class _States:
 
     def _through(self, states: Tensor, positions: Tensor, this_pass: Pass) -> Tensor:
         """Run the prefix layer; states have shape `(batch, length, hidden)`, and so has what it makes of them."""
-        options: dict[str, Any] = {self._keyword: this_pass}
-        return self._heads.encode(
-            states, position_ids=positions, past_key_values=self._cache, use_cache=True, **options
-        )
+        options: dict[str, Any] = {self._cache_keyword: self._cache, self._keyword: this_pass}
+        return self._heads.encode(states, position_ids=positions, use_cache=True, **options)
 
 
 def _chain(count: int) -> TokenTree:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria
 
+from talon_core.runtime.cache_keyword import cache_keyword
 from talon_drafters.training.growing_cache import growing_cache
 
 
@@ -100,8 +101,8 @@ def continue_texts(
                 attention_mask=mask.to(model.device),
                 max_new_tokens=most,
                 pad_token_id=pad,
-                past_key_values=growing_cache(model),
                 stopping_criteria=[_MostHaveEnded(stops, 0.75 if waiting else 1.0)],
+                **{cache_keyword(model): growing_cache(model)},
                 **how,
             )
         for index, row in zip(batch, out[:, longest:].tolist(), strict=True):
