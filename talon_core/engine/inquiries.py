@@ -34,18 +34,25 @@ class Asked:
     added: int
     nodes: IntArray
 
-    def answers(self, logits: Tensor) -> IntArray:
-        """What the target says.
 
-        Args:
-            logits: at all nodes of the tree, shape `(nodes, vocab)`.
+def answered(asked: Mapping[int, Asked], logits: Mapping[int, Tensor]) -> dict[int, IntArray]:
+    """What the target says, with one copy to its device and one back, however many ask.
 
-        Returns:
-            Its most likely tokens, shape `(asked,)`, int64.
-        """
-        places = torch.from_numpy(self.nodes).to(logits.device)
-        answers: IntArray = logits.index_select(0, places).argmax(dim=-1).cpu().numpy()
-        return answers
+    Args:
+        asked: by slot what is asked.
+        logits: at all nodes of each of these trees, shape `(nodes, vocab)`.
+
+    Returns:
+        Its most likely tokens, shape `(asked,)`, int64, by slot.
+    """
+    if not asked:
+        return {}
+    counts = [len(one.nodes) for one in asked.values()]
+    nodes = torch.from_numpy(np.concatenate([one.nodes for one in asked.values()]))
+    places = torch.split(nodes.to(next(iter(logits.values())).device), counts)
+    best = [logits[slot].index_select(0, own).argmax(dim=-1) for slot, own in zip(asked, places, strict=True)]
+    found = torch.split(torch.cat(best).cpu(), counts)
+    return {slot: own.numpy() for slot, own in zip(asked, found, strict=True)}
 
 
 class Inquiries:

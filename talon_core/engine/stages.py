@@ -14,7 +14,7 @@ from talon_core.engine.ahead.preparer import NOTHING_PREPARED, DrafterPreparatio
 from talon_core.engine.checked_drafter import checked_depth, checked_rows, checked_sources
 from talon_core.engine.drafting import Drafted, Wanted, draft_trees
 from talon_core.engine.faults import Faults
-from talon_core.engine.inquiries import Asked, DrafterInquiries, Inquiries
+from talon_core.engine.inquiries import Asked, DrafterInquiries, Inquiries, answered
 from talon_core.engine.offers import Offers
 from talon_core.engine.sequence import Sequence
 from talon_core.engine.sharing import Sharing
@@ -220,11 +220,13 @@ class Stages:
             for slot, found in verified.accepted.items():
                 with self._faults.of([slot]):
                     accepted[slot] = self._sequences[slot].taken(found)
+            if added:
+                own = {slot: asked[slot] for slot in verified.outputs if slot in added}
+                with self._faults.of(own), self._spans.of("draft", own):
+                    answers = answered(own, {slot: verified.outputs[slot].logits for slot in own})
             for slot, outputs in verified.outputs.items():
                 tree = left[slot].tree
                 if slot in added:
-                    with self._faults.of([slot]), self._spans.of("draft", [slot]):
-                        answers[slot] = asked[slot].answers(outputs.logits)
                     outputs = attrs.evolve(outputs, logits=outputs.logits[: len(tree)])  # which is all that rules see
                 if slot not in verified.accepted:
                     with self._faults.of([slot]), self._spans.of("accept", [slot]):

@@ -11,7 +11,7 @@ import torch
 from talon_core import Committed, Drafter, Engine, Inquirer, Inquiry, PluginError, Request, TableTarget, TokenTree
 from talon_core.certify.exact import Given, ancestral_law, distance, emitted_law
 from talon_core.decoding.decoder import Decoder
-from talon_core.engine.inquiries import Asked
+from talon_core.engine.inquiries import Asked, answered
 from talon_core.hf.target import HFTarget
 from talon_core.rounds import Round
 from talon_core.sampling import Sampling
@@ -273,7 +273,7 @@ def test_a_number_of_nodes_that_is_none_is_refused(most: Any) -> None:
 def test_answers_are_those_of_the_nodes_that_were_asked_about() -> None:
     logits = torch.tensor([[0.0, 1.0], [3.0, 1.0], [0.0, 9.0]])
     asked = Asked(TokenTree.root(0), 2, np.array([2, 1, 1]))
-    assert asked.answers(logits).tolist() == [1, 0, 0]
+    assert answered({4: asked}, {4: logits})[4].tolist() == [1, 0, 0]
 
 
 class Forgetful(Asking):
