@@ -86,10 +86,10 @@ def test_before_anything_is_known_every_second_layer_is_left_out() -> None:
 
 
 def test_confidence_goes_from_even_to_certain() -> None:
-    assert confidence(torch.zeros(3, 8)) == pytest.approx(0)
-    assert confidence(torch.tensor([[1000.0, 0.0, 0.0, 0.0]])) == pytest.approx(1)
+    assert confidence(torch.zeros(3, 8)).item() == pytest.approx(0)
+    assert confidence(torch.tensor([[1000.0, 0.0, 0.0, 0.0]])).item() == pytest.approx(1)
     two = torch.tensor([[0.0, 0.0, -1000.0, -1000.0], [0.0, 0.0, 0.0, 0.0]])  # ln 2 and ln 4, of ln 4
-    assert confidence(two) == pytest.approx(1 - (0.5 + 1) / 2)
+    assert confidence(two).item() == pytest.approx(1 - (0.5 + 1) / 2)
 
 
 def test_a_layers_score_is_that_of_its_two_halves() -> None:

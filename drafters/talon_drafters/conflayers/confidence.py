@@ -40,33 +40,41 @@ class Confidence:
 
     @contextmanager
     def measured(self) -> Iterator[FloatArray]:
-        """While entered, each pass of the model adds its scores.
+        """While entered, one pass of the model is scored.
 
         Yields:
-            The scores of all layers but the first and the last, shape `(layers - 2,)`, float64; 0 to 2.
+            The scores of all layers but the first and the last, shape `(layers - 2,)`, float64; 0 to 2. They are
+            fetched together when it is left, and 0 before.
         """
         scores: FloatArray = np.zeros(len(self._halves))
+        found: dict[tuple[int, int], Tensor] = {}
         with ExitStack() as stack:
             for place, halves in enumerate(self._halves):
-                for half in halves:
-                    stack.callback(half.register_forward_hook(partial(_add, scores, place)).remove)
+                for number, half in enumerate(halves):
+                    noted = partial(_note, found, (place, number))
+                    stack.callback(half.register_forward_hook(noted).remove)
             yield scores
+        fetched = torch.stack([*found.values()]).cpu().numpy()
+        np.add.at(scores, [place for place, _ in found], fetched)
 
 
-def _add(scores: FloatArray, place: int, _module: nn.Module, _args: Any, out: Any) -> None:
-    state = out[0] if isinstance(out, tuple) else out
-    scores[place] += confidence(state)
+def _note(
+    found: dict[tuple[int, int], Tensor], half: tuple[int, int], _module: nn.Module, _args: Any, out: Any
+) -> None:
+    found[half] = confidence(out[0] if isinstance(out, tuple) else out)
 
 
-def confidence(states: Tensor) -> float:
+def confidence(states: Tensor) -> Tensor:
     """How far states are from being even, from 0 to 1: the mean over tokens of 1 - H(softmax(h)) / ln d.
 
     Args:
         states: shape `(.., d)`.
+
+    Returns:
+        A float64 without dimensions, on their device.
     """
     logp = torch.log_softmax(states.double(), dim=-1)
-    entropy = -(logp.exp() * logp).sum(-1).mean()
-    return 1.0 - float(entropy) / math.log(states.shape[-1])
+    return 1.0 + (logp.exp() * logp).sum(-1).mean() / math.log(states.shape[-1])
 
 
 def _named(layer: nn.Module, names: tuple[str, ...], model: Any) -> nn.Module:

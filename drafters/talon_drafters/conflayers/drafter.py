@@ -189,8 +189,9 @@ class ConfLayersDrafter(Drafter):
         if not found or found == second:
             own.skip = second
             return 1
-        matches = [float((self._best(self._without(skip), recent) == truth).sum()) for skip in (found, second)]
-        own.skip = found if matches[0] > matches[1] else second
+        matches = [(self._best(self._without(skip), recent) == truth).sum() for skip in (found, second)]
+        of_found, of_second = torch.stack(matches).cpu().tolist()
+        own.skip = found if of_found > of_second else second
         return 3
 
     def _best(self, model: Any, tokens: Sequence[int]) -> Tensor:
