@@ -18,6 +18,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 from talon_core.attention import DeviceBackend, PackedLayout
 from talon_core.testing.operands import leaves, mapped
+from talon_tests.launches import FREE
 
 KIND = "privateuseone"
 
@@ -55,6 +56,7 @@ class Pretended(TorchDispatchMode):
         largest: numbers of the largest of these.
         asked: other questions to a device, by the operation.
         between: copies from device to device.
+        done: operations on a device, without kernels of the backend and what only looks at memory in another way.
         waits: when a device was waited for, by `perf_counter`: for numbers, for an answer, or by `wait_for`.
     """
 
@@ -66,7 +68,7 @@ class Pretended(TorchDispatchMode):
 
     def forget(self) -> None:
         """Count from 0."""
-        self.sent = self.fetched = self.largest = self.between = 0
+        self.sent = self.fetched = self.largest = self.between = self.done = 0
         self.asked: Counter[str] = Counter()
         self.waits: list[float] = []
 
@@ -77,7 +79,8 @@ class Pretended(TorchDispatchMode):
 
     @property
     def counts(self) -> dict[str, int]:
-        return {"sent": self.sent, "fetched": self.fetched, "asked": self.asked.total(), "between": self.between}
+        asked, names = self.asked.total(), ("sent", "fetched", "between", "done")
+        return {"asked": asked, **{name: getattr(self, name) for name in names}}
 
     def __enter__(self) -> "Pretended":
         torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor` makes them here, and then sends them
@@ -109,16 +112,19 @@ class Pretended(TorchDispatchMode):
         theirs = [one for one in tensors if isinstance(one, There)]
         wanted = next((one for one in given if isinstance(one, torch.device)), None)
         own = theirs[0].device if theirs else torch.device("cpu")
+        place = wanted or own
         self._check(func.name(), args, tensors, theirs)
         if theirs and func.name() in ASKS:
             self.asked[func.name()] += 1
             self.waits.append(perf_counter())
+        if (theirs or place.type == KIND) and not func.is_view and func.name().partition(".")[0] not in FREE:
+            self.done += 1
         with _disable_current_modes():
             out = func(*mapped(_here, args), **mapped(_here, kwargs))
         moves = wanted is not None and bool(tensors) and tensors[0].device != wanted
         if moves:
-            self._moved(tensors[0], wanted or own)
-        place, known = wanted or own, {id(one.here): one for one in theirs}
+            self._moved(tensors[0], place)
+        known = {id(one.here): one for one in theirs}
 
         def placed(one: Any) -> Any:
             if not isinstance(one, Tensor):
