@@ -7,6 +7,7 @@ from typing import Any
 
 from talon_core.errors import is_whole, naming
 from talon_core.rule import AcceptanceRule
+from talon_core.runtime.columns import OF_TRANSFORMERS
 from talon_core.sampling import Processor, Temperature
 
 REMEMBERING = frozenset(
@@ -35,9 +36,6 @@ PREFIX_FREE = frozenset(
 """Logits processors of transformers, by class, that look at the scores of each row alone, at no text, and ask a device
 for nothing. `EtaLogitsWarper` and `TopHLogitsWarper` are not among them: they ask whether the scores are valid, and
 raise for all rows where one is not."""
-
-OF_TRANSFORMERS = "transformers.generation.logits_process"
-"""The module of the processors that transformers makes."""
 
 
 def remembering(processors: Iterable[Any]) -> str | None:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from talon_core.choices import BLOCK
+from talon_core.runtime.columns import Columns
 from talon_core.target import NO_TOKEN, NodeDraws
 from talon_core.tree import FloatArray, IntArray
 
@@ -79,24 +80,25 @@ def _first_above(upto: Tensor, parts: Tensor, threshold: Tensor) -> Tensor:
     return torch.minimum(first, last)
 
 
-def take_tokens(scores: Tensor, draws: NodeDraws, numbers: Tensor) -> Tensor:
+def take_tokens(scores: Tensor, draws: NodeDraws, numbers: Tensor, columns: Columns | None = None) -> Tensor:
     """Warp scores and take a token of each row, some rows at a time.
 
     Args:
         scores: raw, shape `(rows, vocab)`.
         draws: how they are warped, and whether tokens are drawn.
         numbers: to draw with, shape `(rows,)`, float64, in [0, 1).
+        columns: as in `warped`.
 
     Returns:
         Tokens, shape `(rows,)`, int64, as those of `draw_tokens`.
     """
     rows = max(1, MOST_SCORES // scores.shape[1])
     parts = [slice(start, start + rows) for start in range(0, len(scores), rows)]
-    return torch.cat([_taken(scores[part], draws, numbers[part]) for part in parts])
+    return torch.cat([_taken(scores[part], draws, numbers[part], columns and columns[part]) for part in parts])
 
 
-def _taken(scores: Tensor, draws: NodeDraws, numbers: Tensor) -> Tensor:
-    scores = warped(scores, draws)
+def _taken(scores: Tensor, draws: NodeDraws, numbers: Tensor, columns: Columns | None) -> Tensor:
+    scores = warped(scores, draws, columns)
     return scores.argmax(-1) if draws.numbers is None else draw_tokens(scores, numbers)
 
 
@@ -104,8 +106,13 @@ class WarperError(Exception):
     """One of the user's processors has raised an error."""
 
 
-def warped(scores: Tensor, draws: NodeDraws) -> Tensor:
+def warped(scores: Tensor, draws: NodeDraws, columns: Columns | None = None) -> Tensor:
     """Raw scores as tokens are taken by them, shape `(rows, vocab)`, at least float32.
+
+    Args:
+        scores: raw, likewise.
+        draws: how they are warped.
+        columns: the numbers of each row, where processors differ in them from row to row.
 
     Raises:
         WarperError: if a processor raises an error, of which it is the reason.
@@ -113,9 +120,9 @@ def warped(scores: Tensor, draws: NodeDraws) -> Tensor:
     if scores.dtype in (torch.bfloat16, torch.float16):
         scores = scores.float()
     none: Any = scores.new_empty((len(scores), 0), dtype=torch.int64)
-    for warp in draws.warpers:
+    for place, warp in enumerate(draws.warpers):
         try:
-            scores = warp(none, scores)
+            scores = warp(none, scores) if columns is None else columns.warp(place, warp, none, scores)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:

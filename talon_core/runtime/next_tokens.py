@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from talon_core.runtime.columns import Columns, column_of, columns_of
 from talon_core.runtime.draws import MOST_SCORES, WarperError, take_tokens, warped
 from talon_core.runtime.tested import TESTED
 from talon_core.runtime.tested_trees import sent_trees
+from talon_core.sampling import Processor
 from talon_core.target import ALL_WALKED, NO_TOKEN, DrawnTests, NodeDraws
 from talon_core.tree import IntArray
 
@@ -47,6 +49,9 @@ def next_tokens(
 ) -> Followed:
     """The token after each node of some trees. Trees whose scores are warped alike are served together.
 
+    Alike are processors that differ in a temperature, or the number of a top-k, top-p or min-p: what comes out on a CPU
+    has the bits of what they do alone. A GPU multiplies by the reciprocal of one temperature, and divides by many.
+
     Args:
         logits: raw scores of all trees, one after another, shape `(queries, vocab)`.
         numbers: to draw with, shape `(queries,)`, float64, in [0, 1).
@@ -61,11 +66,12 @@ def next_tokens(
         alike.setdefault(_key(drawn.get(slot, BEST)), []).append(slot)
     for own in alike.values():
         how = drawn.get(own[0], BEST)
+        columns = columns_of([drawn.get(slot, BEST).warpers for slot in own], own, starts, logits.device)
         try:
             if how.tests is None:
-                found.take(own, how)
+                found.take(own, how, columns)
             else:
-                found.test({slot: drawn[slot] for slot in own}, how.tests, unwalked)
+                found.test({slot: drawn[slot] for slot in own}, how.tests, unwalked, columns)
         except WarperError:
             found.failed.update(own)  # each of them finds it again where it ends one text alone
     return Followed(found.tokens, found.within, found.used, found.failed)
@@ -81,21 +87,29 @@ class _Found:
         self.failed: set[int] = set()
         self._logits, self._numbers, self._starts = logits, numbers, starts
 
-    def take(self, slots: Sequence[int], how: NodeDraws) -> None:
+    def take(self, slots: Sequence[int], how: NodeDraws, columns: Columns | None) -> None:
         """Take a token for every node of these trees."""
         rows = _rows(self._starts, slots)
-        found = take_tokens(_joined(self._logits, rows), how, _joined(self._numbers, rows))
+        if columns is not None:
+            columns = attrs.evolve(columns, numbers=_joined(columns.numbers, rows))
+        found = take_tokens(_joined(self._logits, rows), how, _joined(self._numbers, rows), columns)
         ends = np.cumsum([0, *(of.stop - of.start for of in rows)]).tolist()
         for of, (start, end) in zip(rows, pairwise(ends), strict=True):
             self.tokens[of] = found[start:end]
 
-    def test(self, draws: Mapping[int, NodeDraws], tests: DrawnTests, unwalked: Mapping[int, int]) -> None:
+    def test(
+        self,
+        draws: Mapping[int, NodeDraws],
+        tests: DrawnTests,
+        unwalked: Mapping[int, int],
+        columns: Columns | None,
+    ) -> None:
         """Test the drawn children of these trees, of some trees at a time."""
         how = next(iter(draws.values()))
         tested = []  # noted when all of them are known, as a processor may raise for the last
         for slots in _shared(draws, max(1, MOST_SCORES // self._logits.shape[1])):
             trees = sent_trees({slot: draws[slot] for slot in slots}, self._starts, self.tokens.device, unwalked)
-            tested.append((trees, TESTED[tests.order](trees, partial(self._laws, how, trees.rows))))
+            tested.append((trees, TESTED[tests.order](trees, partial(self._laws, how, columns, trees.rows))))
         if self.within is None or self.used is None:
             self.within = torch.ones_like(self.tokens, dtype=torch.bool)
             self.used = self.tokens.new_zeros(len(self._starts) - 1)
@@ -104,19 +118,26 @@ class _Found:
             self.tokens[rows], self.within[rows] = taken.tokens[:-1], taken.within[:-1]
             self.used[trees.slots] = taken.numbers
 
-    def _laws(self, how: NodeDraws, rows: Tensor, places: Tensor) -> Tensor:
-        return torch.softmax(warped(self._logits[rows[places]], how).double(), dim=-1)
+    def _laws(self, how: NodeDraws, columns: Columns | None, rows: Tensor, places: Tensor) -> Tensor:
+        at = rows[places]
+        return torch.softmax(warped(self._logits[at], how, columns and columns[at]).double(), dim=-1)
 
 
 def _key(draws: NodeDraws) -> Hashable:
-    """The same only for those that do the same to scores."""
+    """The same only for those that do the same to scores, but for numbers that may differ."""
+    return draws.numbers is None, draws.tests and draws.tests.order, tuple(map(_kind, draws.warpers))
+
+
+def _kind(warper: Processor) -> Hashable:
+    column = column_of(warper)
+    differs = None if column is None else column[0]
+    attributes = getattr(warper, "__dict__", {})  # one with slots has none
+    told = tuple(_told(name, value) for name, value in attributes.items() if name != differs)
     # what has no attributes, as a function, is nobody else's equal
-    warpers = tuple((type(warp), tuple(map(_told, vars(warp).items())) or id(warp)) for warp in draws.warpers)
-    return draws.numbers is None, draws.tests and draws.tests.order, warpers
+    return type(warper), differs or told or id(warper), told
 
 
-def _told(attribute: tuple[str, Any]) -> Hashable:
-    name, value = attribute
+def _told(name: str, value: Any) -> Hashable:
     return name, type(value), value if isinstance(value, int | float | str) else id(value)
 
 
