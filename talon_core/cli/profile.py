@@ -12,8 +12,8 @@ from talon_core.cli.progress import progress
 from talon_core.defaults import CHECK_POLICY, EXACT_RULE, NONE
 from talon_core.engine.ahead.place import check_usable, parse_place
 from talon_core.errors import one_line
-from talon_core.plugins.parts import Parts, built, choose_drafter
-from talon_core.plugins.registry import load_registry
+from talon_core.plugins.parts import Parts, built, choose_drafter, resolve
+from talon_core.plugins.registry import Registry, load_registry
 
 if TYPE_CHECKING:
     from talon_core.profiles.beside import BesidePlan
@@ -100,7 +100,7 @@ def measure(
         built(registry, "drafter", drafter)  # a typing error costs no waiting
     plan = ProfilePlan(nodes, contexts, batches, rows, widths, repetitions)
     with if_interrupted(NOTHING):
-        made = _measured(name, plan, model, drafter, trust_remote_code)
+        made = _measured(name, plan, model, drafter, trust_remote_code, registry)
     replaced = KEPT.file_of(name) is not None
     file = save_profile(made)
     if replaced:
@@ -112,13 +112,16 @@ def measure(
     typer.echo(str(file))
 
 
-def _measured(name: str, wanted: "ProfilePlan", model: str, drafter: str, trust_remote_code: bool) -> "Profile":
+def _measured(
+    name: str, wanted: "ProfilePlan", model: str, drafter: str, trust_remote_code: bool, registry: Registry
+) -> "Profile":
     from talon_core.cli.session import open_session
     from talon_core.profiles.measure import Measuring
 
     session = open_session(model, trust_remote_code=trust_remote_code)
-    spec = choose_drafter(load_registry(), session.model) if drafter == opts.DEFAULT_DRAFTER else drafter
-    measuring = Measuring(wanted, session.model, session.tokenizer, None if spec == NONE else spec, model)
+    spec = choose_drafter(registry, session.model) if drafter == opts.DEFAULT_DRAFTER else drafter
+    named = None if spec == NONE else spec
+    measuring = Measuring(wanted, session.model, session.tokenizer, named, model, registry=registry)
     with progress("measuring", "contexts and batches") as report:
         return measuring.run(name, report)
 
@@ -166,20 +169,22 @@ def beside(
     check_usable(place)
     plan = BesidePlan(nodes, rows, repetitions=repetitions)
     with if_interrupted(NOTHING):
-        found = _beside(plan, model, drafter, draft_on, trust_remote_code)
+        found = _beside(plan, model, drafter, draft_on, trust_remote_code, registry)
     if as_json:
         print_json(found.as_dict())
     else:
         typer.echo(f"{found.said}.")
 
 
-def _beside(plan: "BesidePlan", model: str, drafter: str, draft_on: str, trust_remote_code: bool) -> "Contention":
+def _beside(
+    plan: "BesidePlan", model: str, drafter: str, draft_on: str, trust_remote_code: bool, registry: Registry
+) -> "Contention":
     from talon_core.cli.session import open_session
     from talon_core.decoding.loading import target_for_model
     from talon_core.profiles.beside import drafting_beside, measured_beside
 
     session = open_session(model, trust_remote_code=trust_remote_code)
-    parts = Parts(drafter, CHECK_POLICY, EXACT_RULE)
+    parts = resolve(Parts(drafter, CHECK_POLICY, EXACT_RULE), registry)
     target, resolved = target_for_model(session.model, session.tokenizer, parts)
     assert resolved.drafter is not None
     with drafting_beside(resolved.drafter, target, draft_on, session.name) as (own, threads):

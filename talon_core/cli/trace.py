@@ -17,7 +17,7 @@ from talon_core.cli.progress import progress
 from talon_core.cli.simulate import simulate
 from talon_core.cli.sweep import sweep
 from talon_core.plugins.parts import built, choose_drafter
-from talon_core.plugins.registry import load_registry
+from talon_core.plugins.registry import Registry, load_registry
 
 if TYPE_CHECKING:
     from talon_core.profiles.profile import Profile
@@ -115,7 +115,7 @@ def record(
     wanted.check()
     for method in methods or ():
         parse_parts(method, registry)  # likewise
-    recorded = _record(wanted, out, drafter, trust_remote_code, methods or ())
+    recorded = _record(wanted, out, drafter, trust_remote_code, methods or (), registry)
     answer = {
         "folder": str(out),
         "texts": recorded.texts,
@@ -127,7 +127,7 @@ def record(
         print_json(answer)  # it stays, whatever becomes of the replay
     note(_said(recorded))
     if methods:
-        tried = _replay(recorded.trace, methods, None)
+        tried = _replay(recorded.trace, methods, registry, None)
         if as_json:
             print_json({**answer, "replay": tried.as_dict()})
         else:
@@ -137,7 +137,7 @@ def record(
 
 
 def _record(
-    wanted: "TracePlan", out: Path, drafter: str, trust_remote_code: bool, methods: Sequence[str]
+    wanted: "TracePlan", out: Path, drafter: str, trust_remote_code: bool, methods: Sequence[str], registry: Registry
 ) -> "Recorded":
     from talon_core.cli.session import open_session
     from talon_core.trace.folder import Trace, find_trace
@@ -150,9 +150,9 @@ def _record(
         check_same(there, {"settings": wanted.settings()})
     check_folder(out, "--out")
     session = open_session(wanted.model, trust_remote_code=trust_remote_code)
-    registry = load_registry()
     spec = choose_drafter(registry, session.model) if drafter == opts.DEFAULT_DRAFTER else drafter
-    recorder = Recorder(wanted, session.model, session.tokenizer, built(registry, "drafter", spec), spec)
+    own = built(registry, "drafter", spec)
+    recorder = Recorder(wanted, session.model, session.tokenizer, own, spec, registry)
     planned = Trace(out, recorder.manifest())
     for method in parse_methods(methods, planned, registry):
         Replay(planned).check(method)  # before hours of recording
@@ -204,7 +204,7 @@ def replay(
 
     found = read_trace(folder)
     costs = None if profile is None else costs_for(profile, [found], other_machine)
-    answer = _replay(found, methods, jobs, costs, time_all, timed=not untimed)
+    answer = _replay(found, methods, load_registry(), jobs, costs, time_all, timed=not untimed)
     if as_json:
         print_json(answer.as_dict())
     else:
@@ -216,6 +216,7 @@ def replay(
 def _replay(
     trace: "Trace",
     methods: Sequence[str],
+    registry: Registry,
     jobs: int | None,
     costs: "Profile | None" = None,
     time_all: bool = False,
@@ -225,7 +226,7 @@ def _replay(
     from talon_core.trace.methods import parse_methods
     from talon_core.trace.run import replayed
 
-    chosen = parse_methods(methods, trace, load_registry())
+    chosen = parse_methods(methods, trace, registry)
     with if_interrupted("the trace is as it was"), progress("replaying", "texts") as report:
         answer = replayed(trace, chosen, jobs, report, costs, time_all, timed)
     if answer.missing:

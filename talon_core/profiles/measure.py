@@ -15,7 +15,8 @@ from talon_core.defaults import EXACT_RULE
 from talon_core.engine.engine import Engine
 from talon_core.engine.plain import NoDrafter
 from talon_core.engine.sequence import Sequence
-from talon_core.plugins.parts import Parts
+from talon_core.plugins.parts import Parts, resolve
+from talon_core.plugins.registry import Registry, load_registry
 from talon_core.profiles.grid import Sizes
 from talon_core.profiles.profile import AXES, Profile, Table
 from talon_core.profiles.shapes import LAYERS, Full, Passes, Shape, Shaped
@@ -112,13 +113,21 @@ class Measuring:
         drafter: as it is written; None for none.
         named: what the model is called.
         seed: of the prompts and of the order.
+        registry: where parts are looked up; what is installed by default.
 
     Raises:
         ValueError: if the drafter does not fit the model, or the sizes do not.
     """
 
     def __init__(
-        self, wanted: ProfilePlan, model: Any, tokenizer: Any, drafter: str | None, named: str, seed: int = 0
+        self,
+        wanted: ProfilePlan,
+        model: Any,
+        tokenizer: Any,
+        drafter: str | None,
+        named: str,
+        seed: int = 0,
+        registry: Registry | None = None,
     ) -> None:
         self.wanted, self._spec, self._named = wanted, drafter, named
         self._model, self._tokenizer = model, tokenizer
@@ -127,7 +136,8 @@ class Measuring:
         layers = LAYERS * max(wanted.rows) * max(wanted.widths)
         self._policy = Shaped(most, 1 + max(most, *wanted.rows, *wanted.widths) + layers, self._shape)
         parts = Parts(policy=None) if drafter is None else Parts(drafter, self._policy, EXACT_RULE)
-        self._decoder = decoder_for_model(model, tokenizer, parts)
+        resolved = resolve(parts, registry if registry is not None else load_registry())
+        self._decoder = decoder_for_model(model, tokenizer, resolved)
         wanted.check(self._decoder.target.context_length)
         self._rng = np.random.default_rng(seed)
         self._noted = _Noted()

@@ -20,7 +20,7 @@ from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.checked_drafter import checked_hash
 from talon_core.engine.checked_policy import MOST_NODES
 from talon_core.plugins.parts import Parts, resolve
-from talon_core.plugins.registry import load_registry
+from talon_core.plugins.registry import Registry, load_registry
 from talon_core.runtime.weights import weights_hash
 from talon_core.trace.answers import Answers
 from talon_core.trace.columns import TextTrace
@@ -115,12 +115,21 @@ class Recorder:
         tokenizer: its tokenizer.
         drafter: the drafter's options.
         spec: how the user wrote them.
+        registry: where parts are looked up; what is installed by default.
 
     Raises:
         ValueError: if the drafter does not fit the model, or a prompt does not fit its context.
     """
 
-    def __init__(self, wanted: TracePlan, model: Any, tokenizer: Any, drafter: DrafterSpec, spec: str) -> None:
+    def __init__(
+        self,
+        wanted: TracePlan,
+        model: Any,
+        tokenizer: Any,
+        drafter: DrafterSpec,
+        spec: str,
+        registry: Registry | None = None,
+    ) -> None:
         from talon_core.hf.frontend import HFFrontend
 
         self.wanted = wanted
@@ -128,6 +137,7 @@ class Recorder:
         self._model = model
         self._tokenizer = tokenizer
         self._spec, self._written = drafter, spec
+        self._registry = registry if registry is not None else load_registry()
         self._frontend = HFFrontend(model, tokenizer)
         self._ahead, self._notebook = Ahead(), Notebook()
         self._decoder = None if drafter.reads_texts else self._recording(drafter)
@@ -151,12 +161,12 @@ class Recorder:
         sizes = wanted.width, wanted.depth, wanted.nodes, wanted.least
         policy = Superset(*sizes, keeps=wanted.laws, ahead=self._ahead)
         rule: Any = NotesLaws(self._notebook) if wanted.laws else EXACT_RULE
-        parts = Parts(Observing(drafter, self._notebook), policy, rule)
+        parts = resolve(Parts(Observing(drafter, self._notebook), policy, rule), self._registry)
         return decoder_for_model(self._model, self._tokenizer, parts)
 
     def _without_drafting(self) -> Decoder:
         """Decodes the texts; by the target that the drafter was opened for, which took some time to make."""
-        parts = resolve(Parts(policy=None), load_registry())
+        parts = resolve(Parts(policy=None), self._registry)
         if self._decoder is None:
             return decoder_for_model(self._model, self._tokenizer, parts)
         return Decoder(self._decoder.target, parts.rule, None, None, self._frontend)

@@ -1,0 +1,69 @@
+"""A command looks for plugins once, whatever it makes with them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from talon_core.engine.ahead.place import usable_cores
+from talon_core.plugins import registry
+
+SMALL = ("--nodes", "1,2", "--contexts", "16", "--batches", "1", "--rows", "1", "--widths", "2", "--repetitions", "1")
+COMMANDS = {
+    "trace record": (
+        "--prompts",
+        "{texts}",
+        "--out",
+        "{out}",
+        "--max-new-tokens",
+        "4",
+        "--nodes",
+        "4",
+        "--depth",
+        "3",
+        "--try",
+        "chain:length=2",
+    ),
+    "profile measure": ("mine", *SMALL),
+    "profile beside": ("--repetitions", "1", "--nodes", "3", "--rows", "2"),
+    "generate": ("hi", "--max-new-tokens", "4"),
+}
+
+
+DRAFTERS = ("auto", "ngram", "hybrid:of=ngram+pld")
+OF_LAYERS = ("draft-model:skip=1", "hybrid:of=draft-model[skip=1]+ngram")
+"""Drafters of the target's own layers, which cannot work beside it."""
+
+
+@pytest.mark.parametrize(
+    ("command", "drafter"),
+    [
+        *((command, drafter) for command in COMMANDS for drafter in DRAFTERS),
+        *((command, drafter) for command in COMMANDS if command != "profile beside" for drafter in OF_LAYERS),
+    ],
+)
+def test_a_command_looks_for_plugins_once(
+    command: str,
+    drafter: str,
+    talon: Callable[..., Any],
+    model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if command == "profile beside" and usable_cores() < 2:
+        pytest.skip("one core, on which nothing works at the same time")
+    monkeypatch.setenv("TALON_DATA", str(tmp_path / "data"))
+    texts = tmp_path / "texts.txt"
+    texts.write_text("hi\n")
+    find, scans = registry._installed_plugins, []
+
+    def counted() -> Any:
+        scans.append(command)
+        return find()
+
+    monkeypatch.setattr(registry, "_installed_plugins", counted)
+    arguments = [one.format(texts=texts, out=tmp_path / "out") for one in COMMANDS[command]]
+    ran = talon(*command.split(), *arguments, "--model", model, "--drafter", drafter)
+    assert ran.status == 0, ran.err
+    assert scans == [command]
