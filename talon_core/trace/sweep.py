@@ -18,7 +18,7 @@ from talon_core.basics.paths import about, alone, small_text, write_whole
 from talon_core.costs import Costs
 from talon_core.engine.checked_drafter import checked_hash
 from talon_core.errors import written
-from talon_core.plugins.registry import load_registry
+from talon_core.plugins.registry import Registry, load_registry
 from talon_core.trace.along import Along
 from talon_core.trace.code import code_of
 from talon_core.trace.folder import Trace, read_trace
@@ -159,11 +159,13 @@ class Work:
     Args:
         costs: what passes take; None if nobody wants to know.
         time_all: with costs, take the policies' own time on all texts of a unit and not on some.
+        registry: where methods are looked up; what is installed by default. It stays in this process.
     """
 
-    def __init__(self, costs: Costs | None = None, time_all: bool = False) -> None:
+    def __init__(self, costs: Costs | None = None, time_all: bool = False, registry: Registry | None = None) -> None:
         self.costs = costs
         self.time_all = time_all
+        self._registry = registry
         self._traces: dict[Path, Trace] = {}
         self._methods: dict[tuple[Path, str], Method] = {}
 
@@ -175,8 +177,10 @@ class Work:
         if unit.folder not in self._traces:
             self._traces[unit.folder] = read_trace(unit.folder)
         trace = self._traces[unit.folder]
+        if self._registry is None:
+            self._registry = load_registry()
         missing = [spec for spec in unit.methods if (unit.folder, spec) not in self._methods]
-        for spec, method in zip(missing, parse_methods(missing, trace, load_registry()), strict=True):
+        for spec, method in zip(missing, parse_methods(missing, trace, self._registry), strict=True):
             self._methods[unit.folder, spec] = method
         methods = [self._methods[unit.folder, spec] for spec in unit.methods]
         timed = unit.texts if self.time_all else to_be_timed(unit.texts)
@@ -226,7 +230,7 @@ class Sweep:
             if not trace.texts():
                 raise ValueError(f"no text of the trace in '{trace.folder}' is there")
         self.methods = [spec for pattern in patterns for spec in expanded(pattern)]
-        self._work, self._profile = Work(costs, time_all), profile
+        self._work, self._profile = Work(costs, time_all, registry), profile
         self._code: dict[str, str] = {}
         for trace in self.traces:
             replay = Replay(trace)
