@@ -6,6 +6,7 @@ import numpy as np
 from talon_core.candidates import Candidates
 from talon_core.drafter import Frontier
 from talon_core.engine.checked_candidates import checked_candidates, rounding
+from talon_core.errors import blaming
 from talon_core.testing.claims import require
 from talon_core.tree import FloatArray, IntArray
 
@@ -57,6 +58,7 @@ def checked_rows(drafter: object, given: object, asked: Frontier, vocab_size: in
     for place in range(len(asked.nodes)):
         real = checked.tokens[place] >= 0
         tokens, logp = checked.tokens[place][real], checked.logp[place][real]
+        _check_sum(drafter, logp)
         law = _checked_law(drafter, given, checked, place)
         if law is not None:
             _check_fit(drafter, tokens, logp, law)
@@ -64,16 +66,38 @@ def checked_rows(drafter: object, given: object, asked: Frontier, vocab_size: in
     return tuple(rows)
 
 
-def law_of(given: Candidates, row: int) -> FloatArray | None:
-    """What the drafter's own handle gives; None where it says by a ValueError that there is no law."""
+def law_of(drafter: object, given: Candidates, row: int) -> FloatArray | None:
+    """What the drafter's own handle gives; None where it says by a ValueError that there is no law.
+
+    Args:
+        drafter: whom errors name.
+        given: what was proposed for a frontier.
+        row: of the frontier.
+
+    Raises:
+        PluginError: if the handle fails in another way.
+    """
     try:
-        return given.law(row)
+        with blaming("drafter", drafter, "law", but=lambda error: isinstance(error, ValueError)):
+            return given.law(row)
     except ValueError:
         return None
 
 
+def _check_sum(drafter: object, logp: FloatArray) -> None:
+    """Check that a row's probabilities are a part of a law, up to what rounding to bfloat16 may do."""
+    probs = np.exp(logp)
+    total, least = float(probs.sum()), float((probs * (1.0 - np.minimum(rounding(logp), 1.0))).sum())
+    require(
+        least <= 1.0 + TINY,
+        "drafter",
+        drafter,
+        f"gave a row whose probabilities sum to {total:.6g}; they are parts of one law, and sum to at most 1",
+    )
+
+
 def _checked_law(drafter: object, given: Candidates, checked: Candidates, row: int) -> FloatArray | None:
-    own = law_of(given, row)
+    own = law_of(drafter, given, row)
     if own is None:
         return None
     law = checked.law(row)
@@ -117,7 +141,8 @@ def difference(mine: Row, right: Row, tolerance: float) -> str | None:
     Args:
         mine: the answer.
         right: the right one; it was asked for as many candidates, or for more.
-        tolerance: by how much probabilities may differ. Tokens as likely as each other may stand for each other.
+        tolerance: by how much probabilities may differ. Tokens about as likely as each other may stand for each other;
+            of equals the same ones stand in the same order wherever as many were asked for.
     """
     expected = min(mine.width, len(right.tokens))
     if len(mine.tokens) != expected:
@@ -131,6 +156,10 @@ def difference(mine: Row, right: Row, tolerance: float) -> str | None:
     for token in right.tokens[:expected].tolist():
         if token not in mine.tokens and probs[token] > mine.probs[-1] + tolerance:
             return f"no token {token}, which has probability {probs[token]:.6g}, but token {mine.tokens[-1]}"
+    if mine.width == right.width and np.array_equal(mine.probs, right.probs):
+        for token, other in zip(mine.tokens.tolist(), right.tokens.tolist(), strict=True):
+            if token != other:
+                return f"token {token} in the place of token {other}, which is exactly as likely,"
     return _law_difference(mine.law, right.law, tolerance)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import count, islice
+from math import ceil
 from typing import Any
 
 import attrs
@@ -18,10 +19,16 @@ from talon_core.testing.drafter_answers import difference
 from talon_core.testing.drafter_driver import Driver
 from talon_core.testing.drafter_events import Player, Subject, Tokens
 from talon_core.testing.drafter_faults import Reference, fault
-from talon_core.testing.drafter_steps import History, steps
+from talon_core.testing.drafter_steps import LARGEST_WIDTH, WIDEST, History, steps
 
-SLOTS = 3
-"""Sequences at a time."""
+SLOTS, LARGE_SLOTS = 3, 6
+"""Sequences at a time in most histories, and in large ones."""
+
+LARGE_SHARE = 6
+"""One history in so many is large."""
+
+MOST_COMPARED = 20
+"""So many answers of a large history are compared with the right ones."""
 
 MOST_TOLERANCE = 0.05
 """Probabilities that differ by more are not the same, whatever rounded them."""
@@ -39,24 +46,28 @@ def check_drafter(
 
     It is opened for the target and driven as the engine does it: random prompts come and go in three slots, are read in
     parts or at once, or taken over from another slot by `resume`; trees grow layer by layer, for one slot or several at
-    a time, from any of their nodes, and along paths where it `takes_paths`; something, nothing or all is accepted, also
-    in rounds in which nothing was drafted; sessions are left and entered again, and there is time to `catch_up`. The
-    target runs beside it and gives it the hidden states that it wants.
+    a time, from any of their nodes in any order, and along paths where it `takes_paths`; something, nothing or all is
+    accepted, also in rounds in which nothing was drafted; sessions are left and entered again, and there is time to
+    `catch_up`. The target runs beside it and gives it the hidden states that it wants. Most trees have at most five
+    layers and eight candidates a node; one history in six is large, with six slots, trees of up to ten layers with
+    twenty nodes in one, and up to forty candidates a node, as far as the vocabulary goes.
 
     Each answer must be what the decoder takes: a row for each node in order, sorted, no token twice, none outside the
-    vocabulary, right `path_logp`, at most as many as were wanted, int64 and float64. A law must be one, fit the row up
-    to rounding, and stay what it is until the round is over. And each answer must be the one that another drafter gives
-    which was opened anew, got the whole text as a prompt, and drafts from this one path alone; where it has `sources`,
-    each alone and all together. So nothing may be left of what was drafted, of another text or of another slot. An
-    `Inquirer` is let ask beside its trees, and gets no answers: only they may make a difference. Where that fails, the
-    history is played again with one circumstance more each time, so that the error can tell which one it was.
+    vocabulary, right `path_logp`, at most as many as were wanted, int64 and float64. The probabilities of a row sum to
+    at most 1, up to rounding. A law must be one, fit the row up to rounding, and stay what it is until the round is
+    over. And each answer must be the one that another drafter gives which was opened anew, got the whole text as a
+    prompt, and drafts from this one path alone; where it has `sources`, each alone and all together. Of tokens exactly
+    as likely as each other the same ones come first, when as many are wanted. So nothing may be left of what was
+    drafted, of another text or of another slot. An `Inquirer` is let ask beside its trees, and gets no answers: only
+    they may make a difference. Where that fails, the history is played again with one circumstance more each time, so
+    that the error can tell which one it was.
 
     Args:
         drafter: its options, or their class, or a function that opens one more for a target.
         target: what it drafts for; a `TableTarget` for drafters that read tokens alone. For others an `HFTarget` that
             returns the hidden states that they want.
         prompts: token ids of texts that prompts begin with; by default random ones of four different tokens.
-        max_examples: how many histories to try.
+        max_examples: how many histories to try; one at least is small and one large.
         tolerance: by how much two probabilities may differ that should be the same, because sums are rounded; 0 for a
             drafter that must answer exactly the same.
 
@@ -71,10 +82,11 @@ def check_drafter(
         raise ValueError(f"tolerance is {written(tolerance)}; it must be from 0 to {MOST_TOLERANCE}")
     subject, make = _subject(drafter, target, tolerance)
     texts = _texts(prompts, target.vocab_size)
+    few = ceil(max_examples / LARGE_SHARE)
 
     # a history is neither simplified, which may take minutes with a network, nor printed: the error says what is wrong
-    @settings(
-        max_examples=max_examples,
+    many = settings(
+        max_examples=max(max_examples - few, 1),
         deadline=None,
         report_multiple_bugs=False,
         phases=[Phase.reuse, Phase.generate],
@@ -82,14 +94,22 @@ def check_drafter(
         print_blob=False,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
+
+    @settings(many, max_examples=few)
+    @given(steps(texts, target.vocab_size, LARGE_SLOTS, large=True))
+    def every_large_history_keeps_the_contract(history: History) -> None:
+        _check(subject, make, history, LARGEST_WIDTH, MOST_COMPARED)
+
+    @many
     @given(steps(texts, target.vocab_size, SLOTS))
     def every_history_keeps_the_contract(history: History) -> None:
-        _check(subject, make, history)
+        _check(subject, make, history, WIDEST)
 
     target.occupied.update(subject.slots)
     try:
         _check_features(drafter, subject, make)
         every_history_keeps_the_contract()
+        every_large_history_keeps_the_contract()
     except Flaky as error:
         raise AssertionError(
             f"{naming('drafter', subject.named)} does not do the same whenever it is told and asked the same; nothing "
@@ -102,7 +122,7 @@ def check_drafter(
 def _subject(drafter: Any, target: Target, tolerance: float) -> tuple[Subject, Callable[[], Drafter]]:
     if isinstance(drafter, type) and issubclass(drafter, DrafterSpec):
         drafter = drafter()
-    slots = [*islice((slot for slot in count() if slot not in target.occupied), SLOTS + 1)]
+    slots = [*islice((slot for slot in count() if slot not in target.occupied), LARGE_SLOTS + 1)]
     slots = [slots[2], slots[0], *slots[3:]]  # in no order, and with one left out
     if isinstance(drafter, DrafterSpec):
         spec = drafter
@@ -175,7 +195,18 @@ def _texts(prompts: Sequence[Sequence[int]] | None, vocab_size: int) -> list[Tok
     return texts
 
 
-def _check(subject: Subject, make: Callable[[], Drafter], history: History) -> None:
+def _check(
+    subject: Subject, make: Callable[[], Drafter], history: History, width: int, compared: int | None = None
+) -> None:
+    """Play a history, and compare answers with the right ones.
+
+    Args:
+        subject: what is checked.
+        make: opens a drafter.
+        history: what happens.
+        width: most candidates that are asked for.
+        compared: how many answers, from all parts of the history; None for all.
+    """
     drafter = make()
     depth, sources = checked_depth(subject.named, drafter), checked_sources(subject.named, drafter)
     if isinstance(subject.named, DrafterSpec):
@@ -187,11 +218,12 @@ def _check(subject: Subject, make: Callable[[], Drafter], history: History) -> N
         driver = Driver(subject, player, depth, drafter.takes_paths, len(sources))
         driver.run(history)
     with Player(subject, make()) as player:
-        reference = Reference(subject, player)
-        for asked in sorted(driver.asked, key=lambda one: (one.text, one.path), reverse=True):  # longest first
+        reference = Reference(subject, player, width)
+        some = driver.asked[:: 1 if compared is None else ceil(len(driver.asked) / compared) or 1]
+        for asked in sorted(some, key=lambda one: (one.text, one.path), reverse=True):  # longest first
             reference.answer(asked)
         found = None
-        for asked in driver.asked:
+        for asked in some:
             wrong = difference(asked.row, reference.answer(asked), subject.tolerance)
             if wrong is not None:
                 found = asked, wrong

@@ -8,6 +8,7 @@ import numpy as np
 from talon_core.drafter import Frontier
 from talon_core.testing.drafter_answers import Row
 from talon_core.testing.drafter_events import (
+    TREE_ROWS,
     Ask,
     Close,
     Commit,
@@ -26,6 +27,9 @@ from talon_core.tree import IntArray, TokenTree
 
 NEW_TOKENS = 24
 """Tokens that may come after a prompt."""
+
+MOST_NODES = TREE_ROWS - 10
+"""Of a tree that grows; those that a drafter that takes paths is asked for at once may come to more."""
 
 
 @attrs.frozen(eq=False)
@@ -85,7 +89,7 @@ class Driver:
         for step in steps:
             if step.pause:
                 self._play(Pause())
-            self._step(dict(zip(self._subject.slots, step.turns, strict=True)), step.spare)
+            self._step(dict(zip(self._subject.slots, step.turns, strict=False)), step.spare)  # slots may be left over
         for slot in [*self._player.texts]:
             self._play(Close(slot))
 
@@ -152,7 +156,7 @@ class Driver:
             layers = {slot: turn.layers[depth] for slot, turn in turns.items() if depth < len(turn.layers)}
             vocab_size, frontiers = self._subject.target.vocab_size, dict[int, Frontier]()
             for slot, layer in layers.items():
-                nodes = trees[slot].frontier(layer.nodes)
+                nodes = trees[slot].frontier(layer.nodes, layer.order)
                 if layer.deeper and self._takes_paths:
                     nodes = trees[slot].with_children(nodes, vocab_size)
                 if len(nodes):
@@ -209,12 +213,12 @@ class _Tree:
         self._waiting = [0]  # nodes that were not drafted from
         self._deepest = deepest
 
-    def frontier(self, chosen: tuple[int, ...]) -> IntArray:
-        """The nodes to draft from; takes note that they are."""
+    def frontier(self, chosen: tuple[int, ...], order: int) -> IntArray:
+        """The nodes to draft from, see `Layer`; takes note that they are."""
         possible = [node for node in self._waiting if self.tree.depths[node] < self._deepest]
         nodes = sorted({possible[number % len(possible)] for number in chosen}) if chosen and possible else possible
         self._waiting = [node for node in self._waiting if node not in nodes]
-        return np.array(nodes, dtype=np.int64)
+        return np.array(nodes if not order else np.roll(nodes[::-1], order - 1), dtype=np.int64)
 
     def with_children(self, nodes: IntArray, vocab_size: int) -> IntArray:
         """These nodes, and below each another one, of some token, that is drafted from as well."""
@@ -238,7 +242,8 @@ class _Tree:
         options = [option for option in options if option[2] > 0]
         if not options:
             return
-        new = [options[number] for number in sorted({number % len(options) for number in chosen})]
+        left = max(MOST_NODES - len(self.tree), 0)
+        new = [options[number] for number in sorted({number % len(options) for number in chosen})[:left]]
         first = len(self.tree)
         tokens, parents = (np.array([option[at] for option in new], dtype=np.int64) for at in (0, 1))
         logp = np.log(np.array([option[2] for option in new]))

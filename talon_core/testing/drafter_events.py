@@ -18,7 +18,7 @@ from talon_core.inquiry import Inquirer
 from talon_core.target import Target
 from talon_core.testing.claims import require
 from talon_core.testing.drafter_answers import TINY, Row, checked_rows, law_of
-from talon_core.tree import TokenTree, read_only
+from talon_core.tree import FloatArray, TokenTree, read_only
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -298,8 +298,8 @@ class Player:
         """Policies may ask for a law again until the tree is finished."""
         for frontier, candidates, rows in self._round:
             for place, row in enumerate(rows):
-                law = law_of(candidates, place)
-                same = law is None if row.law is None else law is not None and np.allclose(law, row.law, 0, TINY)
+                law = law_of(self._subject.named, candidates, place)
+                same = law is row.law if law is None or row.law is None else _alike(law, row.law)
                 require(
                     same,
                     "drafter",
@@ -334,6 +334,10 @@ class Player:
         if told:
             with self._blaming("commit"):
                 self._drafter.commit(told)
+
+
+def _alike(law: FloatArray, before: FloatArray) -> bool:
+    return np.shape(law) == before.shape and np.allclose(law, before, 0, TINY)
 
 
 def _ids(tokens: Sequence[int]) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":

@@ -22,7 +22,7 @@ from talon_core.testing.drafter_events import (
     only,
     without,
 )
-from talon_core.testing.drafter_steps import WIDEST
+from talon_core.testing.drafter_steps import LARGEST_WIDTH, WIDEST
 from talon_core.tree import TokenTree
 
 _ANEW = "when all was told and asked anew"
@@ -35,11 +35,13 @@ class Reference:
     Args:
         subject: what is checked.
         player: of a drafter that is used for nothing else; in session.
+        width: most candidates that are asked for.
     """
 
-    def __init__(self, subject: Subject, player: Player) -> None:
+    def __init__(self, subject: Subject, player: Player, width: int) -> None:
         self._subject = subject
         self._player = player
+        self._width = min(width, subject.target.vocab_size)
         self._known: dict[tuple[Tokens, Tokens, int | None], Row] = {}
 
     def answer(self, asked: Asked) -> Row:
@@ -49,11 +51,11 @@ class Reference:
         return self._known[asked.text, asked.path, asked.source]
 
     def _ask_along(self, text: Tokens, path: Tokens, room: int, source: int | None) -> None:
-        slot, width = self._subject.slots[0], min(WIDEST, self._subject.target.vocab_size)
+        slot = self._subject.slots[0]
         self._player.give(slot, text, room)
         tree = TokenTree.root(text[-1])
         for depth in range(len(path) + 1):
-            frontier = Frontier(slot, tree, np.array([depth]), width, source)
+            frontier = Frontier(slot, tree, np.array([depth]), self._width, source)
             _, ((row,),) = self._player.play(Ask((frontier,)))
             self._known[text, path[:depth], source] = row
             if depth < len(path):
@@ -103,7 +105,7 @@ def fault(subject: Subject, make: Callable[[], Drafter], events: Sequence[Event]
 
 def _fresh_answer(subject: Subject, drafter: Drafter, asked: Asked) -> Row:
     with Player(subject, drafter) as player:
-        return Reference(subject, player).answer(asked)
+        return Reference(subject, player, WIDEST if asked.row.width <= WIDEST else LARGEST_WIDTH).answer(asked)
 
 
 def _sentence(subject: Subject, asked: Asked, differs: str, where: str) -> str:

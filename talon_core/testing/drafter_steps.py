@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from talon_core.testing.drafter_events import Tokens
 
 WIDEST = 8
-"""Most candidates of a node that are asked for."""
+"""Most candidates of a node that are asked for in most histories."""
+
+LARGEST_WIDTH = 40
+"""The same in large ones."""
 
 
 @attrs.frozen
@@ -22,12 +25,14 @@ class Layer:
         nodes: which of the nodes that were not drafted from yet are drafted from; none for all.
         children: which of what was offered, or has probability in a law, joins the tree.
         deeper: a drafter that takes paths is asked below each of these nodes in the same call.
+        order: 0 for the nodes in the order of the tree; otherwise they stand the other way round, and begin elsewhere.
     """
 
     width: int
     nodes: tuple[int, ...]
     children: tuple[int, ...]
     deeper: bool
+    order: int
 
 
 @attrs.frozen
@@ -78,6 +83,8 @@ class History(tuple[Step, ...]):
 
 
 _WIDTHS = (3, 1, 2, 5, WIDEST)
+_LARGE_WIDTHS = (LARGEST_WIDTH, 9, 16, 33)
+_MOST_CHILDREN = (20, 2, 1)
 _MOVES = (*["go"] * 8, "wait", "close", "anew")
 _COUNTS = (60, 1, 2, 5)
 
@@ -90,6 +97,19 @@ def _layer(drawn: bytes) -> Layer:
         nodes=tuple(numbers[: max(some % 4 - 1, 0)]),  # none of them in half of the layers
         children=tuple(numbers[2 : 3 + few % 3]),
         deeper=few % 2 == 1,
+        order=few // 6 % 4,
+    )
+
+
+def _large_layer(drawn: bytes) -> Layer:
+    """The same, of many candidates and more nodes; one in three adds as many nodes as there is room for."""
+    width, some, few, order, *numbers = drawn
+    return Layer(
+        width=_LARGE_WIDTHS[width % len(_LARGE_WIDTHS)],
+        nodes=tuple(numbers[:2]) if some % 4 == 1 else (),
+        children=tuple(range(numbers[2], numbers[2] + _MOST_CHILDREN[few % len(_MOST_CHILDREN)])),
+        deeper=few // 8 % 4 == 1,
+        order=order % 4,
     )
 
 
@@ -112,15 +132,17 @@ def _turn(drawn: bytes, slots: int, prompt: Tokens, layers: tuple[Layer, ...], b
 
 
 _LAYERS = st.lists(st.binary(min_size=8, max_size=8).map(_layer), max_size=5).map(tuple)
+_MANY_LAYERS = st.lists(st.binary(min_size=8, max_size=8).map(_large_layer), min_size=6, max_size=10).map(tuple)
 
 
-def steps(texts: Sequence[Tokens], vocab_size: int, slots: int) -> st.SearchStrategy[History]:
+def steps(texts: Sequence[Tokens], vocab_size: int, slots: int, *, large: bool = False) -> st.SearchStrategy[History]:
     """Steps of sequences in so many slots.
 
     Args:
         texts: the prompts begin like one of these; none for random ones of a few tokens, which repeat themselves.
         vocab_size: the target's.
         slots: how many.
+        large: few steps, with deep trees of many nodes and candidates.
     """
     few = [*dict.fromkeys(int(token) for token in np.linspace(0, vocab_size - 1, 4))]  # so that texts repeat themselves
 
@@ -132,6 +154,7 @@ def steps(texts: Sequence[Tokens], vocab_size: int, slots: int) -> st.SearchStra
         whole = st.sampled_from([*texts])
         prompts = whole | st.tuples(whole, st.integers(0, 60)).map(lambda both: both[0][: 1 + both[1] % len(both[0])])
     behind = st.just(()) | st.binary(max_size=2).map(tokens)
-    turn = st.builds(_turn, st.binary(min_size=7, max_size=7), st.just(slots), prompts, _LAYERS, behind)
+    layers, fewest, most = (_MANY_LAYERS, 2, 2) if large else (_LAYERS, 3, 7)
+    turn = st.builds(_turn, st.binary(min_size=7, max_size=7), st.just(slots), prompts, layers, behind)
     step = st.builds(Step, st.tuples(*[turn] * slots), st.booleans(), st.booleans())
-    return st.lists(step, min_size=3, max_size=7).map(History)
+    return st.lists(step, min_size=fewest, max_size=most).map(History)

@@ -21,6 +21,7 @@ from talon_drafters import Ngram
 VOCAB = 5
 LOGITS = np.random.default_rng(0).normal(size=(VOCAB, VOCAB))
 LAWS = np.random.default_rng(1).dirichlet(np.ones(VOCAB), size=97)
+WIDE_LAWS = np.random.default_rng(2).dirichlet(np.ones(40), size=97)
 TIED = np.array([[0.25, 0.25, 0.25, 0.25, 0.0], [1.0, 0, 0, 0, 0], [0.4, 0.3, 0.3, 0, 0]])
 
 
@@ -135,10 +136,32 @@ class OfTwo(Right):
         return LAWS[(number if source is None else number + 1 + source) % len(LAWS)]
 
 
+def changed(one, **arrays):
+    given = {name: getattr(one, name) for name in ("frontier", "tokens", "logp", "path_logp", "law")}
+    return Candidates(**{**given, **arrays})
+
+
+class HalfPrecision(Right):
+    """Its rows are rounded to bfloat16, so that they may sum to a little more than 1."""
+
+    def offer(self, one):
+        found = super().offer(one)
+        logp = torch.from_numpy(found.logp).bfloat16().double().numpy()
+        return changed(found, logp=logp, path_logp=one.tree.path_logp[one.nodes][:, None] + logp)
+
+
+class BreaksTiesAlike(Right):
+    """Has many equals, and always the same order of them."""
+
+    def law(self, slot, path):
+        return TIED[path_number([*self.texts[slot], *path[1:]]) % len(TIED)]
+
+
 @pytest.mark.parametrize(
     "opener",
     [
         *(Right, Listening, ListensAgain, Shallow, AlongPaths, KnowsNothing, OfTwo),
+        *(HalfPrecision, BreaksTiesAlike),
         lambda target: TableDrafter(LAWS),
         lambda target: TableDrafter(TIED, knows=2, fills=False),
         lambda target: TableDrafter(LAWS, excess=5e-4),
@@ -161,11 +184,6 @@ def test_where_the_context_ends_it_is_kept_as_well():
     check_drafter(Listening, Hearable(LOGITS, context_length=9), tolerance=0)
 
 
-def changed(one, **arrays):
-    given = {name: getattr(one, name) for name in ("frontier", "tokens", "logp", "path_logp", "law")}
-    return Candidates(**{**given, **arrays})
-
-
 class Unsorted(Right):
     def offer(self, one):
         found = super().offer(one)
@@ -182,6 +200,16 @@ class TooMuch(Right):
     def offer(self, one):
         found = super().offer(one)
         return changed(found, law=LawRows(found.law.rows * 1.1))
+
+
+class SumsAboveOne(Right):
+    """Has no laws, and rows of scores that are no probabilities."""
+
+    def offer(self, one):
+        found = super().offer(one)
+        logp = np.minimum(found.logp + 0.5, 0.0)
+        path_logp = one.tree.path_logp[one.nodes][:, None] + logp
+        return changed(found, logp=logp, path_logp=path_logp, law=Candidates.unknown(one.nodes).law)
 
 
 class AnotherLaw(Right):
@@ -276,6 +304,32 @@ class Random(Right):
         return np.random.default_rng().dirichlet(np.ones(VOCAB))
 
 
+class ChanceBreaksTies(BreaksTiesAlike):
+    """Of equals another one comes first each time."""
+
+    def offer(self, one):
+        found = super().offer(one)
+        order = [np.lexsort([self.rank(row.size), -row]) for row in found.logp]
+        return changed(found, tokens=np.take_along_axis(found.tokens, np.array(order), axis=1))
+
+    def rank(self, size):
+        return np.random.default_rng().permutation(size)
+
+
+OPENED = count()
+
+
+class BreaksTiesWhenOpened(ChanceBreaksTies):
+    """Of equals another one comes first in each drafter that is opened."""
+
+    def __init__(self, target):
+        super().__init__(target)
+        self.order = np.roll(np.arange(VOCAB), next(OPENED))
+
+    def rank(self, size):
+        return self.order[:size]
+
+
 class LooksAtSiblings(Right):
     def offer(self, one):
         return offered(one.tree, one.nodes, one.width, lambda path: LAWS[len(one.tree) % len(LAWS)])
@@ -368,6 +422,59 @@ class ForgetsAllWhenOneLeaves(Right):
         self.texts = {one: text[-1:] if one != slot else text for one, text in self.texts.items()}
 
 
+class AnswersInTheTreesOrder(Right):
+    """Its rows are those of the nodes in order, whichever way they stand in the frontier."""
+
+    def offer(self, one):
+        found = super().offer(attrs.evolve(one, nodes=np.sort(one.nodes)))
+        path_logp = one.tree.path_logp[one.nodes][:, None] + found.logp
+        return changed(found, frontier=one.nodes, path_logp=path_logp)
+
+
+class OfSixteenRows(Right):
+    """Has room for the answers at sixteen nodes: those of more come to stand in the place of others."""
+
+    def offer(self, one):
+        at = np.arange(len(one.nodes)) % 16
+        found = super().offer(attrs.evolve(one, nodes=one.nodes[at]))
+        path_logp = one.tree.path_logp[one.nodes][:, None] + found.logp
+        return changed(found, frontier=one.nodes, path_logp=path_logp)
+
+
+class OfFiveLayers(Right):
+    """Has room for five layers: what is asked for below them follows from the tree's size."""
+
+    def offer(self, one):
+        deep = one.tree.depths[one.nodes].max() >= 5
+        return offered(one.tree, one.nodes, one.width, lambda path: LAWS[len(one.tree)]) if deep else super().offer(one)
+
+
+class OfThreeSlots(Right):
+    """Has room for three texts: that of a fourth slot takes the place of the first one's."""
+
+    def open(self, slot, prompt, room):
+        super().open(slot, prompt, room)
+        for other in [*self.texts][:-3]:
+            self.texts[other] = [0]
+
+
+class OfEightColumns(Right):
+    """Has room for eight candidates a node."""
+
+    def __init__(self, target):
+        super().__init__(target)
+        self.buffer = np.zeros((60, 8), dtype=np.int64)
+
+    def offer(self, one):
+        found = super().offer(one)
+        rows = self.buffer[: len(one.nodes), : one.width]
+        rows[:] = found.tokens
+        return changed(found, tokens=rows.copy())
+
+    def law(self, slot, path):
+        return WIDE_LAWS[path_number([*self.texts[slot], *path[1:]]) % len(WIDE_LAWS)]
+
+
 class RemembersTheSlot(Right):
     """Puts the new prompt behind the old text."""
 
@@ -408,6 +515,25 @@ class LawsNowAndThen(Right):
     def offer(self, one):
         found = super().offer(one)
         return found if len(one.nodes) == 1 else changed(found, law=Candidates.unknown(one.nodes).law)
+
+
+class FailsInLaws(Right):
+    def offer(self, one):
+        return changed(super().offer(one), law={}.__getitem__)
+
+
+class ShortensLaws(LaterLaws):
+    """A law that is asked for again has fewer entries."""
+
+    def propose(self, frontiers):
+        found = [self.offer(one) for one in frontiers]
+        asked = [[0] * len(one.nodes) for one in frontiers]
+
+        def law(at, row):
+            asked[at][row] += 1
+            return found[at].law.rows[row][: VOCAB if asked[at][row] <= 2 else 2]
+
+        return Proposed([changed(one, law=lambda row, at=at: law(at, row)) for at, one in enumerate(found)])
 
 
 class Raises(Right):
@@ -468,6 +594,8 @@ class BelowNothing(Right):
     max_depth = -1
 
 
+EQUALS = r"proposed token \d in the place of token \d, which is exactly as likely,"
+NOT_THE_SAME = "does not do the same whenever it is told and asked the same"
 AFTER = r"after the text \[.*\]"
 THE_DRAFTER = r"^drafter '{0}' \(.*{0}\)"
 
@@ -479,6 +607,10 @@ THE_DRAFTER = r"^drafter '{0}' \(.*{0}\)"
         (Unsorted, r"gave a row in which a candidate of logp -\S+ stands behind one of -\S+; rows are sorted"),
         (WrongPaths, r"gave a candidate a path_logp of -\S+ where its parent's and its logp add up to -"),
         (TooMuch, r"gave a law that sums to 1\.1; a law sums to 1$"),
+        (
+            SumsAboveOne,
+            r"gave a row whose probabilities sum to [12]\.\d+; they are parts of one law, and sum to at most",
+        ),
         (AnotherLaw, r"gave token \d the logp -\S+ in propose and the probability \S+ in the law of the same row; "),
         (LeavesTheBestOut, r"left token \d of probability \S+ out of a row that offers token \d of probability \S+; "),
         (Twice, r"proposed token \d twice for one node"),
@@ -495,6 +627,8 @@ THE_DRAFTER = r"^drafter '{0}' \(.*{0}\)"
         (ManySources, r"has the sources \(1, 2\); they must be a tuple of names"),
         (LaterLaws, r"gave another law at node \d+ when it was asked for again at the end of the round"),
         (Random, rf"proposed .* {AFTER}.*, when all was told and asked anew; nothing about a drafter may be random"),
+        (ChanceBreaksTies, rf"({EQUALS} {AFTER}|{NOT_THE_SAME}).*nothing about a drafter may be random"),
+        (BreaksTiesWhenOpened, rf"({EQUALS} {AFTER}|{NOT_THE_SAME}).*nothing about a drafter may be random"),
         (LooksAtSiblings, rf"proposed .* {AFTER}.*, where other nodes were drafted from as well"),
         (LooksAtOtherNodes, rf"proposed .* {AFTER}.*, where other nodes were drafted from as well"),
         (TakesNoPaths, rf"proposed .* {AFTER}.*, where other nodes were drafted from as well"),
@@ -513,6 +647,15 @@ THE_DRAFTER = r"^drafter '{0}' \(.*{0}\)"
         (NeedsToBeToldMoreThanAll, r"returned \d+ from resume; it must be a number of tokens, at most \d+"),
         (ResumesWithoutTheRest, rf"proposed .* {AFTER}.*, where texts were taken over by resume; "),
         (LawsNowAndThen, rf"proposed no law instead of a law {AFTER}"),
+        (FailsInLaws, r"raised KeyError in law: 0$"),
+        (ShortensLaws, r"gave another law at node \d+ when it was asked for again at the end of the round"),
+        (AnswersInTheTreesOrder, rf"proposed .* {AFTER}.*, where other nodes were drafted from as well"),
+        (OfSixteenRows, rf"proposed .* {AFTER}.*, where other nodes were drafted from as well"),
+        (OfFiveLayers, rf"proposed .* {AFTER}.*, where other nodes were drafted from as well"),
+        (
+            OfThreeSlots,
+            rf"proposed .* {AFTER}.*, (while other slots were in use|in a slot that had held another text); ",
+        ),
         (Raises, r"raised KeyError in commit: 'on purpose'"),
         (EntersOnce, r"raised \w+ in session: "),
         (BelowNothing, r"has a max_depth of -1; it must be a whole number of at least 0"),
@@ -522,6 +665,13 @@ def test_a_mistake_is_refused_in_words(mistaken, complaint):
     name = THE_DRAFTER.format(mistaken.__name__)
     with pytest.raises((AssertionError, PluginError), match=rf"(?s){name}.*{complaint}"):
         check_drafter(mistaken, Hearable(LOGITS), tolerance=0)
+
+
+@pytest.mark.usefixtures("unshrunk")
+@pytest.mark.parametrize("times", [1, 20])
+def test_many_candidates_are_asked_for_where_the_vocabulary_has_as_many(times):
+    with pytest.raises(PluginError, match=r"OfEightColumns.* raised ValueError in propose: could not broadcast"):
+        check_drafter(OfEightColumns, Hearable(np.zeros((40, 40))), tolerance=0, max_examples=times)
 
 
 @pytest.mark.usefixtures("unshrunk")
