@@ -24,7 +24,7 @@ from talon_core.testing.drafter_steps import LARGEST_WIDTH, WIDEST, History, ste
 SLOTS, LARGE_SLOTS = 3, 6
 """Sequences at a time in most histories, and in large ones."""
 
-LARGE_SHARE = 6
+LARGE_SHARE = 10
 """One history in so many is large."""
 
 MOST_COMPARED = 20
@@ -49,7 +49,7 @@ def check_drafter(
     a time, from any of their nodes in any order, and along paths where it `takes_paths`; something, nothing or all is
     accepted, also in rounds in which nothing was drafted; sessions are left and entered again, and there is time to
     `catch_up`. The target runs beside it and gives it the hidden states that it wants. Most trees have at most five
-    layers and eight candidates a node; one history in six is large, with six slots, trees of up to ten layers with
+    layers and eight candidates a node; one history in ten is large, with six slots, trees of up to ten layers with
     twenty nodes in one, and up to forty candidates a node, as far as the vocabulary goes.
 
     Each answer must be what the decoder takes: a row for each node in order, sorted, no token twice, none outside the

@@ -337,7 +337,9 @@ class Player:
 
 
 def _alike(law: FloatArray, before: FloatArray) -> bool:
-    return np.shape(law) == before.shape and np.allclose(law, before, 0, TINY)
+    if np.shape(law) != before.shape:
+        return False
+    return bool((law == before).all()) or np.allclose(law, before, 0, TINY)  # which takes ten times as long
 
 
 def _ids(tokens: Sequence[int]) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
