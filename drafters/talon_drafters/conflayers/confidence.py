@@ -54,7 +54,8 @@ class Confidence:
                     noted = partial(_note, found, (place, number))
                     stack.callback(half.register_forward_hook(noted).remove)
             yield scores
-        fetched = torch.stack([*found.values()]).cpu().numpy()
+        device = next(iter(found.values())).device  # layers may be on several
+        fetched = torch.stack([one.to(device) for one in found.values()]).cpu().numpy()
         np.add.at(scores, [place for place, _ in found], fetched)
 
 
