@@ -226,18 +226,18 @@ def _forward(module: nn.Module, way: Way, width: int, types: Collection[torch.dt
         seen: what the module does.
     """
     own, children, parameters = type(module).forward, module._modules, module._parameters
-    config, name = module.__dict__["config"], cache_keyword(module)
+    config, keyword = module.__dict__["config"], cache_keyword(module)
     output = next(name for name in OUTPUTS if name in children)
     heads = [tuple(one.shape[1:]) for one in (seen.query, seen.key, seen.value)]
 
     def forward(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         angles = _angles(kwargs.get("position_embeddings"), hidden_states, width, types)
-        places = _places(module, name, hidden_states, kwargs)
+        places = _places(module, keyword, hidden_states, kwargs)
         if args or angles is None or places is None or module.__dict__["config"] is not config:
             return own(module, hidden_states, *args, **kwargs)
         projected = [_projected(module, name, hidden_states, *of) for name, of in zip(PROJECTIONS, heads, strict=True)]
         query, key, value = projected
-        cache, this_pass = kwargs[name], kwargs[PASS_KEYWORD]
+        cache, this_pass = kwargs[keyword], kwargs[PASS_KEYWORD]
         keys, values = cache.layer(seen.layer, key.transpose(0, 1)[None], value.transpose(0, 1)[None])
         cos, sin = map(way.read, angles)
         query = rotary_write(
@@ -272,9 +272,9 @@ def _angles(given: Any, x: Tensor, width: int, types: Collection[torch.dtype]) -
     return given if alike and all((tuple(one.shape), one.device) == wanted for one in given) else None
 
 
-def _places(module: nn.Module, name: str, x: Tensor, given: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
+def _places(module: nn.Module, keyword: str, x: Tensor, given: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
     """Where the rows of a pass go; None if it is not a pass over trees, or there is something unusual about it."""
-    cache, weight = given.get(name), _weight(module)
+    cache, weight = given.get(keyword), _weight(module)
     if not isinstance(cache, PagedCache) or not isinstance(given.get(PASS_KEYWORD), TreePass) or weight is None:
         return None
     if given.get("attention_mask") is not None or not given.keys() <= READ | IGNORED or learns(module, x):
