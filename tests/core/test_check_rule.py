@@ -330,6 +330,7 @@ class DrawsOnceMore(RecursiveRejection):
     """Uses a number of which nothing comes."""
 
     name = Rule.name
+    tests = RecursiveRejection.tests
 
     def walk(self, tree, laws, choices):
         accepted = super().walk(tree, laws, choices)

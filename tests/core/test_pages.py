@@ -332,12 +332,15 @@ def test_no_tree_takes_more_rows_than_are_allowed(drafter):
     """Of `conflayers` not one that is drafted either: it drafts in the target's cache. A draft model has its own."""
     policy = Eagle2(budget=300, depth=2, top_k=20)
     assert policy.draft_budget > policy.budget
-    rows = 2 * (5 + 8 + (policy.draft_budget if drafter == "conflayers" else policy.budget))
-    decoder = load(tiny_model("llama"), drafter=drafter, policy=policy, attention="sdpa", bounds=Bounds(rows=rows))
+    parts = {"drafter": drafter, "policy": policy, "attention": "sdpa"}
+    room = 5 + 8 + (policy.draft_budget if drafter == "conflayers" else policy.budget)
+    of_both = load(tiny_model("llama"), **parts).engine.parts.rows(dict.fromkeys(range(2), room))
+    assert (of_both > 2 * room) == (drafter != "conflayers")
+    decoder = load(tiny_model("llama"), **parts, bounds=Bounds(rows=of_both))
     results = decoder.generate([[5, 6, 5, 6, 5], [7, 8, 9, 7, 8], [1, 2, 3, 4, 5]], max_new_tokens=8)
     assert max(len(one.tree) for result in results for one in result.rounds) == 300
     keys = decoder.target.runner.cache.buffers()[0]
-    assert keys.shape[0] * keys.shape[2] == rows
+    assert keys.shape[0] * keys.shape[2] == 2 * room
 
 
 def row_bytes(model):
