@@ -83,8 +83,8 @@ class CostAware(BestFirst):
     stand: ClassVar[int] = 1
     """Rounds for which prices stand before they are asked for again, at most: at first 1, and one more each time."""
 
-    sizes: ClassVar[int] = 32
-    """Sizes of a tree whose price is asked for, at most: smallest, largest, and between them by equal factors."""
+    steps: ClassVar[int] = 8
+    """Sizes of a tree whose price is asked for, from a power of two to the next."""
 
     budget: int = attrs.field(default=60, validator=[whole_number, ge(2)], metadata=searched(2, 64, log=True))
     depth: int = attrs.field(default=10, validator=[whole_number, ge(1)], metadata=searched(1, 12))
@@ -202,7 +202,7 @@ class CostAware(BestFirst):
         Returns:
             Shape `(contexts, 1 + budget)`.
         """
-        costs, sizes = self.known.costs, sizes_up_to(self.budget, self.sizes)
+        costs, sizes = self.known.costs, sizes_up_to(self.budget, self.steps)
         told = costs.verify_after(sizes, contexts)
         verifying = np.tile(assumed_passes(np.arange(1.0, 1.0 + self.budget), self.assumed[0]), (len(told), 1))
         plain = verifying[:, 0].copy()
@@ -241,6 +241,16 @@ def rates(prob: FloatArray, seconds: FloatArray) -> FloatArray:
 
 
 @cache
-def sizes_up_to(most: int, count: int) -> IntArray:
-    """Sizes of trees from 1 to `most`, all where they are no more than `count`, at most `count` of them."""
-    return distinct(np.geomspace(1, most, count).round().astype(np.int64)) if most > count else np.arange(1, most + 1)
+def sizes_up_to(most: int, steps: int) -> IntArray:
+    """Sizes of trees from 1 to `most`: powers of two, between two of them up to `steps - 1` others, and `most`.
+
+    Products go by blocks of rows, mostly of 2, 4 or 8, so a price changes its slope behind such a size. What is asked
+    for at other sizes alone does not show how many nodes cost next to nothing.
+
+    Args:
+        most: the largest size.
+        steps: from a power of two to the next, at equal distances.
+    """
+    powers = 1 << np.arange(most.bit_length())[:, None]
+    sizes = (powers + powers * np.arange(steps) // steps).ravel()
+    return np.append(distinct(sizes[sizes < most]), most)

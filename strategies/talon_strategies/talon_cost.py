@@ -74,7 +74,7 @@ class TalonCost(CostAware, ForestLearner):
     paper = ""
     all_counts = True
     assumed = ASSUMED
-    sizes = 12
+    steps = 2
     stand = 8
     hooks = ("scored", "priced", "renew", "worth", "rate", "price", "expanded", "learn")
     budget: int = attrs.field(default=64, validator=[whole_number, ge(2)])
@@ -216,7 +216,7 @@ class TalonCost(CostAware, ForestLearner):
         sums = gains.take(order).cumsum().tolist()
         best, most = 0, 0.0
         left = self.most - known.drafting[-1] - known.verifying.item(known.nodes)
-        for size in sizes_up_to(len(own), self.sizes).tolist():
+        for size in sizes_up_to(len(own), self.steps).tolist():
             seconds = known.layers.get((size, width)) or self.layer(size, width)  # nearly always it is known
             surplus = sums[size - 1] - rate * seconds
             if surplus > most and seconds <= left:

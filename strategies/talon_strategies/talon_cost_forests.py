@@ -51,7 +51,7 @@ class TalonCostForest(LearningForest):
         self._layers = np.empty((0, texts, budget))  # by width, seconds of layers of so many rows; see `_priced`
         self._sizes = np.zeros((budget, budget), dtype=bool)  # which frontiers are looked at, by the nodes there are
         for nodes in range(1, budget):
-            self._sizes[nodes, sizes_up_to(nodes, self._first.sizes)] = True
+            self._sizes[nodes, sizes_up_to(nodes, self._first.steps)] = True
         self._most, self._rate, self._usual, self._drafting = np.zeros((4, texts))
         self._nodes, self._kinds = np.zeros((2, texts), dtype=np.int64)
         self._begin(texts)

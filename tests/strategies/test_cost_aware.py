@@ -216,7 +216,22 @@ def test_rates_are_expected_tokens_by_seconds():
 
 
 def test_few_sizes_are_asked_for():
-    assert sizes_up_to(5, 32).tolist() == [1, 2, 3, 4, 5]
-    sizes = sizes_up_to(1025, 32).tolist()
-    assert (sizes[0], sizes[-1]) == (1, 1025)
-    assert 20 < len(sizes) <= 32
+    assert sizes_up_to(1, 2).tolist() == [1]
+    assert sizes_up_to(5, 8).tolist() == [1, 2, 3, 4, 5]
+    assert sizes_up_to(50, 2).tolist() == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 50]
+    assert sizes_up_to(64, 4).tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64]
+
+
+@attrs.frozen
+class Blocks(Prices):
+    """Passes go by blocks of four rows: the fourth costs nothing more, and the fifth as much as a whole block."""
+
+    def verify(self, nodes, context, batch=1):
+        return 1.0 + 0.5 * ((nodes + 3) // 4)
+
+
+@pytest.mark.parametrize("budget", [12, 64])
+def test_nodes_that_cost_nothing_are_seen(budget):
+    policy = served(TalonCost(budget=budget), Blocks())
+    policy.renew()
+    assert policy.known.verifying[:6].tolist() == pytest.approx([1.5, 1.5, 1.5, 1.5, 1.75, 2.0])
