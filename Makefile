@@ -84,10 +84,10 @@ batch-speed: models ## what slots bring over fixed batches on this machine
 leaderboard: models ## drafters and policies by replay, and the best of them by the clock: LEADERBOARD_ARGS="--prompts DIR"
 	$(BIN)/python tests/benchmarks/leaderboard.py $(LEADERBOARD_ARGS)
 
-gpu: models ## on a machine with a GPU: what is wrong there, on one screen and in gpu-report.json
+gpu: smollm2-135m ## on a machine with a GPU: what is wrong there, on one screen and in gpu-report.json
 	$(BIN)/python tests/gpu_check.py $(GPU_ARGS)
 
-gpu-speed: models ## the figures of docs/performance.md that need a GPU
+gpu-speed: smollm2-135m ## the figures of docs/performance.md that need a GPU
 	$(BIN)/python tests/benchmarks/gpu_speed.py $(SPEED_ARGS)
 
 build: setup ## build the wheel and the source distribution into dist/

@@ -2,7 +2,8 @@
 
 First what would be wrong first: the Triton kernels that touch keys and values, each against its reference, alone and
 under NVIDIA's memcheck and racecheck; then the tests of all Triton kernels; then whole generations. A step that fails
-stops none behind it. What was found is printed on one screen and written to a file that can be sent in an issue.
+stops none behind it, nor does one that hangs: it is ended when its time is over. The file that can be sent in an issue
+is written after each step, so it is there whatever happens; at the end all that was found is printed on one screen.
 
 `--smoke` goes through all of it in miniature, on the CPU where there is no GPU: it shows that the script works.
 """
@@ -13,11 +14,13 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from glob import glob
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,14 @@ FOUND = 86
 
 LINES, COLUMNS = 24, 100
 """The most of a screen that is used."""
+
+LIMIT = 1800.0
+"""Seconds of a step before it is ended; one that works takes some minutes."""
+
+DEVICES = Path("/dev")
+
+TOOLKITS = ("/usr/local/cuda", "/opt/cuda")
+"""Where a CUDA toolkit usually is, if neither PATH nor CUDA_HOME leads to it."""
 
 MOST_KEPT = 15
 """Lines of a traceback that are kept."""
@@ -94,22 +105,52 @@ def steps(smoke: bool, folder: Path) -> list[Step]:
     ]
 
 
-def tried(step: Step) -> Outcome:
-    """Run a step to its end."""
-    program = shutil.which(step.command[0])
+def tried(step: Step, limit: float = LIMIT) -> Outcome:
+    """Run a step to its end, or until its time is over; it and all that it has started are ended then.
+
+    Args:
+        step: what to try.
+        limit: seconds that it may take.
+    """
+    program = where(step.command[0])
     if program is None:
-        return Outcome(step.name, "not there", 0.0, f"{step.command[0]} is not on PATH", None)
+        said = f"{step.command[0]} is neither on PATH nor in a CUDA toolkit (CUDA_HOME, {', '.join(TOOLKITS)})"
+        return Outcome(step.name, "not there", 0.0, said, None)
     started = time.perf_counter()
-    environment = {**os.environ, **step.environment}
-    done = subprocess.run(
-        [program, *step.command[1:]], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    running = subprocess.Popen(
+        [program, *step.command[1:]],
+        cwd=ROOT,
+        env={**os.environ, **step.environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
     )
-    said = done.stdout.decode(errors="replace").replace(str(ROOT) + os.sep, "")
-    lines = [line.rstrip() for line in said.splitlines() if line.strip()]
-    outcome = "failed" if done.returncode else "passed"
+    ended = ""
+    try:
+        output, _ = running.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        ended = f"ended after {limit:g} s: it hangs, or needs a longer --limit"
+        os.killpg(running.pid, signal.SIGKILL)
+        output, _ = running.communicate()
+    finally:
+        if running.poll() is None:  # Ctrl-C
+            os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
+    lines = [line.rstrip() for line in output.decode(errors="replace").replace(f"{ROOT}{os.sep}", "").splitlines()]
+    lines = [line for line in lines if line]
+    traceback = first_traceback(lines) if ended or running.returncode else None
     seconds = round(time.perf_counter() - started, 1)
-    last = lines[-1].strip("= ") if lines else ""
-    return Outcome(step.name, outcome, seconds, last, first_traceback(lines) if done.returncode else None)
+    said = ended or (lines[-1].strip("= ") if lines else "")
+    return Outcome(step.name, "passed" if traceback is None else "failed", seconds, said, traceback)
+
+
+def where(program: str) -> str | None:
+    """Its file, on PATH or in a CUDA toolkit; None if it is not there."""
+    homes = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    for toolkit in TOOLKITS:
+        homes += [toolkit, *sorted(glob(f"{toolkit}-*"), reverse=True)]
+    folders = [os.environ.get("PATH", os.defpath), *(f"{home}/bin" for home in homes)]
+    return shutil.which(program, path=os.pathsep.join(folders))
 
 
 def first_traceback(lines: Sequence[str]) -> str:
@@ -158,28 +199,65 @@ def screen(outcomes: Sequence[Outcome], found: Mapping[str, Any], out: Path) -> 
     return "\n".join(line[:COLUMNS] for line in [*lines, last])
 
 
+def no_gpu() -> str | None:
+    """Why nothing can be tried on a GPU here; None if it can."""
+    import torch
+
+    if torch.cuda.is_available():
+        return None
+    if not any(DEVICES.glob("nvidia[0-9]*")):
+        return "there is no GPU here"
+    cuda = torch.version.cuda
+    built = "CPUs" if cuda is None else f"CUDA {cuda}, and nvidia-smi tells the driver's"
+    return f"there is a GPU here that torch {torch.__version__} does not see: it is built for {built}"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Try everything, print and write what was found, and return 1 if a step failed."""
+    """Try everything, print and write what was found, and return 1 if a step failed, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="gpu_check.py", description=main.__doc__)
     parser.add_argument("--out", type=Path, default=Path("gpu-report.json"), metavar="FILE", help="where it is written")
     parser.add_argument("--smoke", action="store_true", help="in miniature, on the CPU where there is no GPU")
+    parser.add_argument("--limit", type=float, default=LIMIT, metavar="SECONDS", help="what a step may take")
     options = parser.parse_args(arguments)
-    here = any(Path("/dev").glob("nvidia[0-9]*"))
-    if not here and not options.smoke:
-        parser.error("there is no GPU here; --smoke goes through everything on the CPU")
-    interpreted = {} if here else {"TRITON_INTERPRET": "1"}
+    missing = no_gpu()
+    if missing is not None and not options.smoke:
+        parser.error(f"{missing}; --smoke goes through everything on the CPU")
+    interpreted = {} if missing is None else {"TRITON_INTERPRET": "1"}
+    found, outcomes, status = environment(), [], 0
     with tempfile.TemporaryDirectory() as folder:
-        outcomes = []
-        for step in steps(options.smoke, Path(folder)):
-            print(f"{step.name} ...", file=sys.stderr, flush=True)
-            outcomes.append(tried(attrs.evolve(step, environment={**step.environment, **interpreted})))
         measured = Path(folder) / "measured.json"
-        kernels = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else []
-    found = environment()
-    report = {"environment": found, "smoke": options.smoke, "steps": [*map(attrs.asdict, outcomes)], "kernels": kernels}
-    options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        try:
+            write(options.out, outcomes, found, options.smoke, measured)
+        except OSError as error:
+            parser.error(f"'{options.out}' cannot be written: {error.strerror}; name another file with --out")
+        try:
+            for step in steps(options.smoke, Path(folder)):
+                print(f"{step.name} ...", file=sys.stderr, flush=True)
+                asked = attrs.evolve(step, environment={**step.environment, **interpreted})
+                outcomes.append(tried(asked, options.limit))
+                write(options.out, outcomes, found, options.smoke, measured)
+        except KeyboardInterrupt:
+            print("stopped; what was found so far:", file=sys.stderr)
+            status = 130
     print(screen(outcomes, found, options.out))
-    return int(any(one.outcome == "failed" for one in outcomes))
+    return status or int(any(one.outcome == "failed" for one in outcomes))
+
+
+def write(out: Path, outcomes: Sequence[Outcome], found: Mapping[str, Any], smoke: bool, measured: Path) -> None:
+    """Write all that was found so far.
+
+    Args:
+        out: where to; replaced as a whole.
+        outcomes: of the steps so far.
+        found: see `environment`.
+        smoke: whether it was in miniature.
+        measured: what kernels need, if that step has left it.
+    """
+    kernels = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else []
+    report = {"environment": found, "smoke": smoke, "steps": [*map(attrs.asdict, outcomes)], "kernels": kernels}
+    newer = out.with_name(out.name + ".new")
+    newer.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    newer.replace(out)
 
 
 if __name__ == "__main__":

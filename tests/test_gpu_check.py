@@ -32,10 +32,14 @@ RAISES = [
 def sanitizer(tmp_path, monkeypatch):
     """Puts a program of this text in the place of NVIDIA's, or none."""
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(gpu_check, "TOOLKITS", (str(tmp_path / "cuda"),))
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
 
-    def put(text):
+    def put(text, folder="."):
         if text is not None:
-            file = tmp_path / gpu_check.SANITIZER
+            file = tmp_path / folder / gpu_check.SANITIZER
+            file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
             file.chmod(0o755)
 
@@ -46,10 +50,10 @@ def sanitizer(tmp_path, monkeypatch):
 def checked(tmp_path, monkeypatch, capsys):
     """Runs the check with these steps, and returns its status, its screen and its report."""
 
-    def run(*steps):
+    def run(*steps, limit="60"):
         monkeypatch.setattr(gpu_check, "steps", lambda smoke, folder: [*steps])
         out = tmp_path / "report.json"
-        status = gpu_check.main(["--smoke", "--out", str(out)])
+        status = gpu_check.main(["--smoke", "--out", str(out), "--limit", limit])
         return status, capsys.readouterr().out.splitlines(), json.loads(out.read_text())
 
     return run
@@ -76,14 +80,70 @@ def test_what_would_be_wrong_first_comes_first():
     [
         (PASSES, "passed", "ERROR SUMMARY: 0 errors", None),
         (FINDS, "failed", "ERROR SUMMARY: 1 error", "========= Invalid __global__ write of size 16 bytes"),
-        (None, "not there", "compute-sanitizer is not on PATH", None),
+        (None, "not there", "compute-sanitizer is neither on PATH nor in a CUDA toolkit (CUDA_HOME, {cuda})", None),
     ],
 )
-def test_the_sanitizer_passes_finds_something_or_is_not_there(sanitizer, program, outcome, said, traceback):
+def test_the_sanitizer_passes_finds_something_or_is_not_there(sanitizer, tmp_path, program, outcome, said, traceback):
     sanitizer(program)
     found = gpu_check.tried(gpu_check.steps(True, Path("there"))[1])
-    assert (found.outcome, found.said) == (outcome, said)
+    assert (found.outcome, found.said) == (outcome, said.format(cuda=tmp_path / "cuda"))
     assert (found.traceback and found.traceback.splitlines()[0]) == traceback
+
+
+@pytest.mark.parametrize("folder", ["own/bin", "cuda/bin", "cuda-13.0/bin"])
+def test_the_sanitizer_of_a_toolkit_that_is_not_on_the_path_is_found(sanitizer, tmp_path, monkeypatch, folder):
+    sanitizer(PASSES, folder)
+    assert (gpu_check.where(gpu_check.SANITIZER) is None) == (folder == "own/bin")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "own"))
+    assert gpu_check.where(gpu_check.SANITIZER) == str(tmp_path / folder / gpu_check.SANITIZER)
+
+
+def test_a_step_that_hangs_is_ended_with_all_that_it_has_started(checked):
+    hangs = "echo begins; sleep 600 & wait"  # it holds the output open
+    status, screen, report = checked(Step("hangs", ["sh", "-c", hangs]), Step("passes", ["true"]), limit="0.5")
+    assert status == 1
+    assert screen[2].split()[:2] == ["failed", "hangs"]
+    assert "ended after 0.5 s: it hangs, or needs a longer --limit" in screen[2]
+    assert [one["outcome"] for one in report["steps"]] == ["failed", "passed"]
+    assert report["steps"][0]["traceback"] == "begins"
+    assert report["steps"][0]["seconds"] < 60
+
+
+def test_ctrl_c_leaves_what_was_found_so_far(checked, monkeypatch):
+    tried = gpu_check.tried
+
+    def stopped(step, limit):
+        if step.name == "third":
+            raise KeyboardInterrupt
+        return tried(step, limit)
+
+    monkeypatch.setattr(gpu_check, "tried", stopped)
+    status, screen, report = checked(Step("first", ["true"]), Step("second", ["false"]), Step("third", ["true"]))
+    assert status == 130
+    assert [one["outcome"] for one in report["steps"]] == ["passed", "failed"]
+    assert [line.split()[0] for line in screen[2:4]] == ["passed", "failed"]
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_tried(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(gpu_check, "tried", lambda *given: pytest.fail("tried"))
+    with pytest.raises(SystemExit, match="2"):
+        gpu_check.main(["--smoke", "--out", str(tmp_path / "not-there" / "report.json")])
+    said = capsys.readouterr().err
+    assert "report.json' cannot be written: No such file or directory; name another file with --out" in said
+
+
+def test_a_gpu_that_torch_does_not_see_is_told_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(gpu_check, "DEVICES", tmp_path)
+    assert gpu_check.no_gpu() == "there is no GPU here"
+    (tmp_path / "nvidia0").touch()
+    unseen = f"there is a GPU here that torch {torch.__version__} does not see: it is built for"
+    assert gpu_check.no_gpu() == f"{unseen} CPUs"
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    assert gpu_check.no_gpu() == f"{unseen} CUDA 13.0, and nvidia-smi tells the driver's"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert gpu_check.no_gpu() is None
 
 
 def test_a_step_that_fails_stops_none_behind_it(checked):
