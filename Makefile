@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.talon-setup
 MODELS := smollm2-135m gemma3-270m
+TRITONS := 3.4 3.9
 
 # One worker per core, but not more than four: each loads models of its own.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
@@ -19,7 +20,7 @@ export PIP_COMPILE = 0
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup models $(MODELS) oldest-triton demo test test-all lint lint-ruff lint-mypy lint-pyright docs bench speed batch-speed leaderboard gpu gpu-speed build clean
+.PHONY: help setup models $(MODELS) other-tritons demo test test-all lint lint-ruff lint-mypy lint-pyright docs bench speed batch-speed leaderboard gpu gpu-speed build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,9 +45,11 @@ models: $(MODELS) ## fetch the embedded models that are missing
 $(MODELS): setup
 	@$(BIN)/talon models fetch $@
 
-oldest-triton: setup ## the oldest Triton that is supported, which a test compiles the GPU kernels with
-	rm -rf $(VENV)/oldest-triton
-	$(BIN)/python -m pip install --quiet --no-deps --only-binary :all: --target $(VENV)/oldest-triton 'triton==3.4.*'
+other-tritons: setup ## the oldest and the newest Triton that are supported, which a test compiles the GPU kernels with
+	@for version in $(TRITONS); do \
+	  folder=$(VENV)/tritons/$$version; rm -rf $$folder; \
+	  $(BIN)/python -m pip install --quiet --no-deps --only-binary :all: --target $$folder "triton==$$version.*" || exit 1; \
+	done
 
 demo: setup ## set up, and run the main job
 	$(BIN)/talon demo
