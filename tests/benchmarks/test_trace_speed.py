@@ -40,6 +40,20 @@ def test_the_script_finds_the_same_passes_in_both_ways(where, tmp_path, monkeypa
     assert figures["together"]["decoding_seconds"] == decoding > 0
 
 
+def test_a_sampled_trace_with_whole_laws_is_timed_too(where, tmp_path, monkeypatch):
+    out = tmp_path / "figures.json"
+    sampled = ["--temperature", "0.8", "--laws", "--nodes", "4", "--depth", "3", "--out", str(out)]
+    given = [*where, "--drafter", "draft-model:skip=2", "--trace", str(tmp_path / "trace"), *sampled]
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *given, "chain:length=2", "sampled-chain:length=1"])
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+    chain, drawn = json.loads(out.read_text())["methods"].values()
+    assert (chain["same_passes"], chain["outside"]) == (True, 0)
+    assert drawn["same_passes"] is None  # it is another text
+    assert drawn["mean_accepted_tokens"] > 1
+    settings = json.loads((tmp_path / "trace" / "manifest.json").read_text())["settings"]
+    assert (settings["temperature"], settings["laws"], settings["nodes"], settings["depth"]) == (0.8, True, 4, 3)
+
+
 def test_a_replay_that_says_something_else_ends_the_script_with_status_1(where, tmp_path, monkeypatch):
     script = runpy.run_path(str(SCRIPT))
     own = script["_replayed"]

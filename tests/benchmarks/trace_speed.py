@@ -1,7 +1,8 @@
 """How much sooner a replay says what a method does than decoding, and whether it says the same.
 
     python tests/benchmarks/trace_speed.py [--prompts PATH] [--limit N] [--drafter eagle3] [--trace FOLDER] [--out FILE]
-                                           [--profile NAME|FILE] [--replays N] [METHOD ...]
+                                           [--profile NAME|FILE] [--replays N] [--temperature T] [--laws]
+                                           [--nodes N] [--depth N] [METHOD ...]
 
 Records a trace, decodes its prompts with each method, replays the trace with the same, and prints the seconds of both,
 in medians over repetitions. In each of them a trace is replayed seven times (`--replays`), once after each seventh of
@@ -23,6 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import attrs
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -37,11 +39,14 @@ from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts, built, choose_drafter
 from talon_core.plugins.registry import load_registry
 from talon_core.profiles.store import find_profile
+from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import Trace
 from talon_core.trace.record import Recorded, Recorder, TracePlan
 
 REPLAYS = 7
 """Of each method in a repetition: one takes a fraction of a second, and what else the machine does shows."""
+
+USUAL = attrs.fields(TracePlan)
 
 METHODS = ("none", "chain:length=4", "talon:budget=16", "talon", "eagle2:budget=32", "eagle2")
 
@@ -54,6 +59,10 @@ def main() -> None:
     parser.add_argument("--prompts", type=Path, default=Path(__file__).parent.parent / "prompts.jsonl")
     parser.add_argument("--limit", type=int, default=None, help="only the first prompts of each set")
     parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--laws", action="store_true", help="record whole laws, for policies and rules that need them")
+    parser.add_argument("--nodes", type=int, default=USUAL.nodes.default, help="of each layer of the recorded trees")
+    parser.add_argument("--depth", type=int, default=USUAL.depth.default, help="layers of the recorded trees")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--replays", type=int, default=REPLAYS, help="of each method in a repetition")
     parser.add_argument("--trace", type=Path, default=None, help="keep the trace here; one that is there is taken")
@@ -64,8 +73,10 @@ def main() -> None:
     model, tokenizer = load_model(options.model)
     drafter = options.drafter or choose_drafter(registry, model)
     sets = tuple(read_sets(options.prompts, options.limit))
-    wanted = TracePlan(options.model, sets, max_new_tokens=options.max_new_tokens)
-    recorder = Recorder(wanted, model, tokenizer, built(registry, "drafter", drafter), drafter)
+    told = {name: getattr(options, name) for name in ("max_new_tokens", "temperature", "nodes", "depth", "laws")}
+    recorder = Recorder(
+        TracePlan(options.model, sets, **told), model, tokenizer, built(registry, "drafter", drafter), drafter
+    )
     parts = {one: Parts(policy=one) if one == NONE else Parts(drafter, one) for one in options.methods}
     costs = None if options.profile is None else find_profile(options.profile)
     decoders = {one: decoder_for_model(model, tokenizer, own, costs) for one, own in parts.items()}
@@ -85,7 +96,7 @@ def main() -> None:
     _show(figures)
     if options.out is not None:
         options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    wrong = [name for name, one in figures["methods"].items() if not one["outside"] and not one["same_passes"]]
+    wrong = [name for name, one in figures["methods"].items() if not one["outside"] and one["same_passes"] is False]
     if wrong:
         sys.exit(f"decoding and replay differ with {', '.join(wrong)}")
 
@@ -115,7 +126,7 @@ def _measured(
             for text in (trace.text(*name) for name in names[part::replays]):
                 prompt = text.ids[: text.prompt_tokens]
                 decoder.engine.forget()  # a replay takes each text for the first
-                passes += decoder.generate(prompt, max_new_tokens=wanted_tokens(trace)).stats.target_passes
+                passes += decoder.generate(prompt, **wanted(trace, text)).stats.target_passes
             decoding += time.perf_counter() - started
             answers.append(_replayed([method], trace, profile))
         seconds["decoding"].append(decoding)
@@ -127,7 +138,7 @@ def _measured(
         "ratio": statistics.median(a / b for a, b in zip(*seconds.values(), strict=True)),
         "mean_accepted_tokens": tried["mean_accepted_tokens"],
         "outside": tried["outside"],
-        "same_passes": tried["target_passes"] == passes,
+        "same_passes": tried["target_passes"] == passes if follows(decoder, trace) else None,
     }
 
 
@@ -148,9 +159,16 @@ def _replayed(methods: list[str], trace: Trace, profile: str | None = None) -> d
     return answer
 
 
-def wanted_tokens(trace: Trace) -> int:
-    """Most tokens of a text."""
-    return int(trace["settings"]["max_new_tokens"])
+def follows(decoder: Decoder, trace: Trace) -> bool:
+    """Whether decoding writes the recorded text: a policy that draws from laws leads to another one of the same law."""
+    policy = decoder.policy
+    return not trace["settings"]["temperature"] or policy is None or policy.children == "deterministic"
+
+
+def wanted(trace: Trace, text: TextTrace) -> dict[str, Any]:
+    """With what a text was recorded."""
+    of = trace["settings"]
+    return {**{name: of[name] for name in ("max_new_tokens", "temperature")}, "seed": of["seed"] + text.prompt}
 
 
 def _show(figures: dict[str, Any]) -> None:
@@ -160,7 +178,7 @@ def _show(figures: dict[str, Any]) -> None:
     table = Table("method", "MAT", "decoding, s", "replay, s", "ratio", "outside", "the same passes")
     for name, of in figures["methods"].items():
         times = f"{of['decoding_seconds']:.2f}", f"{of['replay_seconds']:.3f}", f"{of['ratio']:.0f}"
-        said = str(of["outside"]), "yes" if of["same_passes"] else "no"
+        said = str(of["outside"]), {True: "yes", False: "no", None: "another text"}[of["same_passes"]]
         table.add_row(name, f"{of['mean_accepted_tokens']:.3f}", *times, *said)
     of = figures["together"]
     times = f"{of['decoding_seconds']:.2f}", f"{of['replay_seconds']:.3f}", f"{of['ratio']:.0f}"
