@@ -29,6 +29,9 @@ WARM_UP = 3
 PERIOD = 24
 """After so many tokens a prompt repeats itself, so that some of what is drafted is accepted."""
 
+PAUSES = (3, 12)
+"""Rounds without a draft before one with it: then the drafter is told of as many tokens more at once."""
+
 READS = 5
 """How often reading a prompt is timed at most: it takes long."""
 
@@ -67,11 +70,16 @@ class ProfilePlan:
         chosen = rng.permutation(count) % len(layers)
         return [Shape(many, *layers[place]) for many, place in zip(nodes, chosen.tolist(), strict=True)]
 
+    def pauses(self) -> list[Shape]:
+        """Behind the rounds of a repetition: a round with a draft after each of `PAUSES`."""
+        drafted = Shape(1, self.rows[0], self.widths[0])
+        return [shape for pause in PAUSES for shape in (*[Shape(drafts=False)] * pause, drafted)]
+
     @property
     def tokens(self) -> int:
         """Most new tokens of a text while it is measured."""
-        rounds = max(len(self.nodes), len(self.rows) * len(self.widths)) * self.repetitions
-        return (WARM_UP + rounds) * (LAYERS + 2) + 1
+        rounds = (max(len(self.nodes), len(self.rows) * len(self.widths)) + len(PAUSES)) * self.repetitions
+        return (WARM_UP + rounds) * (LAYERS + 2) + sum(PAUSES) * self.repetitions + 1
 
     def check(self, context_length: int | None) -> None:
         """Refuse what a model has no room for.
@@ -189,20 +197,21 @@ class Measuring:
                 shape = Shape(max(self.wanted.nodes), max(self.wanted.rows), max(self.wanted.widths))
                 self._step(engine, sequences, shape)
             passes.all.clear()
-            told: tuple[int, float] | None = None
+            told: list[tuple[int, float]] = []  # since the drafter was last asked
             for _ in range(self.wanted.repetitions):
-                for shape in self.wanted.rounds(self._rng):
+                for shape in (*self.wanted.rounds(self._rng), *(self.wanted.pauses() if batch == 1 else ())):
                     drafter.layers.clear()
+                    drafter.reading = None
                     seconds, rounds = self._step(engine, sequences, shape)
-                    (first, *others) = drafter.layers
-                    for rows, width, took in others:
+                    for rows, width, took in drafter.layers[1:]:
                         self._noted.add("draft", (rows, width), took)
                     for one in rounds:
                         self._noted.add("accept", (len(one.tree),), one.accept_seconds)
                     if batch == 1:
-                        if told is not None:
-                            self._tells.append((told[0], first[1], told[1] + first[2]))
-                        told = self._commit(rounds[0], seconds)
+                        if drafter.layers:
+                            self._told(told, drafter)
+                            told = []
+                        told.append(self._commit(rounds[0], seconds))
             self._passes[context] += [(nodes // batch, at, batch, seconds) for nodes, at, seconds in passes.all]
             for sequence in sequences:
                 engine.cancel(sequence)
@@ -228,7 +237,8 @@ class Measuring:
         return sequences
 
     def _step(self, engine: Engine, sequences: list[Sequence], shape: Shape) -> tuple[float, list[Round]]:
-        self._shape.nodes, self._shape.rows, self._shape.width = shape.nodes, shape.rows, shape.width
+        for field, value in attrs.asdict(shape).items():
+            setattr(self._shape, field, value)
         started = perf_counter()
         rounds = engine.step()
         seconds = perf_counter() - started
@@ -236,6 +246,16 @@ class Measuring:
             if sequence.error is not None:
                 raise sequence.error
         return seconds, [*rounds.values()]
+
+    def _told(self, told: list[tuple[int, float]], drafter: Full) -> None:
+        """Note what the drafter took to be told of some rounds, and what its first layer took then.
+
+        Nothing of the first round of a text, and where so much was told that it was read before the layer.
+        """
+        if told and drafter.reading is None:
+            tokens, seconds = map(sum, zip(*told, strict=True))
+            _, width, took = drafter.layers[0]
+            self._tells.append((tokens, width, seconds + took))
 
     def _commit(self, one: Round, seconds: float) -> tuple[int, float]:
         """Note what is left of a step; returns its tokens and what the drafter took to be told of them."""

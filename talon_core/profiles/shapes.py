@@ -29,11 +29,13 @@ class Shape:
         nodes: of each tree that is verified, the root included.
         rows: of each layer of the drafter after the first, for each tree.
         width: candidates of each.
+        drafts: whether anything is drafted; without it only the root is verified.
     """
 
     nodes: int = 1
     rows: int = 1
     width: int = 1
+    drafts: bool = True
 
     @property
     def first(self) -> int:
@@ -61,6 +63,8 @@ class Shaped(TreePolicy):
         return self.drafted
 
     def width(self, tree: TokenTree) -> int:
+        if not self.shape.drafts:
+            return 0
         return self.shape.first if len(tree) == 1 else self.shape.width
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from talon_core.hf.target import HFTarget
-from talon_core.profiles.measure import Measuring, ProfilePlan
+from talon_core.profiles.measure import PAUSES, Measuring, ProfilePlan
 from talon_core.profiles.profile import Profile
 from talon_drafters.draft_model.drafter import ModelDrafter
 from talon_tests.tiny_models import tiny_model
 
-SMALL = ProfilePlan(nodes=(1, 3, 20), contexts=(8, 40), batches=(1, 2), rows=(1, 3), widths=(2,), repetitions=2)
+SMALL = ProfilePlan(nodes=(1, 3, 20), contexts=(8, 40), batches=(1, 2), rows=(1, 3), widths=(2,), repetitions=3)
 LONG = {"max_position_embeddings": 512}
 
 
@@ -39,7 +39,8 @@ def test_every_size_that_is_asked_for_is_measured(model: Any, drafter: str | Non
     reads = drafter is not None and "draft-model" in drafter  # all of the prompt but its last token
     assert {*found.catch_up_table.points} == ({(7,), (39,)} if reads else set())
     assert (1,) in found.commit_table.points
-    assert bool(found.tell_table.points) is (drafter is not None)
+    told = {tokens for (tokens,) in found.tell_table.points}
+    assert all({*range(1 + pause, 6 + pause)} & told for pause in (0, *PAUSES)) is (drafter is not None)
     assert (found.origin, found.drafter, found.model["name"]) == ("measured", drafter, "tiny")
     assert all(seconds > 0 for kind in ("verify", "draft", "commit") for seconds in found.tables[kind].points.values())
 
