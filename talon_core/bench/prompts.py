@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from talon_core.basics.paths import utf8
+from talon_core.errors import written
 
 ENDINGS = (".jsonl", ".txt")
 
@@ -80,6 +82,11 @@ def read_set(file: Path, limit: int | None = None) -> PromptSet:
     """Read one file; see `read_sets`."""
     if file.suffix not in ENDINGS:
         raise ValueError(f"'{file}' is no prompt file; its name must end in .jsonl or .txt")
+    if not _has_a_name(file.stem):
+        raise ValueError(
+            f"the prompt file {written(file.name)} names a set that cannot be shown; rename it, with a letter or digit "
+            "and without control characters"
+        )
     data = file.read_bytes()
     text = utf8(data, f"'{file}'")
     if file.suffix == ".txt":
@@ -91,6 +98,12 @@ def read_set(file: Path, limit: int | None = None) -> PromptSet:
         raise ValueError(f"'{file}' is empty; it must hold at least one prompt")
     used = prompts if limit is None else prompts[:limit]
     return PromptSet(file.stem, str(file), hashlib.sha256(data).hexdigest(), tuple(used), len(prompts))
+
+
+def _has_a_name(stem: str) -> bool:
+    """Whether there is something to see in a set's name, and nothing that a terminal obeys or UTF-8 cannot write."""
+    harmless = not any(unicodedata.category(each) in ("Cc", "Cs") for each in stem)
+    return harmless and any(each.isprintable() and not each.isspace() for each in stem)
 
 
 def _parsed(line: str, where: str) -> Prompt:

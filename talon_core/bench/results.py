@@ -93,7 +93,7 @@ def read_results(folder: Path) -> Results:
     """Everything in a folder; units that some method has not decoded, at the end, are left out.
 
     Raises:
-        ValueError: if it is no folder of a run, or a line before the last is no measurement, or there twice.
+        ValueError: if it is no folder of a run, or a line before the last is no measurement of it, or there twice.
     """
     manifest = read_manifest(folder)
     if manifest is None:
@@ -105,6 +105,7 @@ def read_results(folder: Path) -> Results:
     lines = file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else [""]
     cut = lines.pop()  # nothing, if the last line has its end
     methods = [method["name"] for method in manifest["settings"]["methods"]]
+    sets = [one["name"] for one in manifest["settings"]["sets"]]
     measurements: list[Measurement] = []
     seen: set[Any] = set()
     for number, line in enumerate(lines, start=1):
@@ -113,6 +114,11 @@ def read_results(folder: Path) -> Results:
             raise ValueError(
                 f"line {number} of '{file}' measures '{measurement.method}', which is no method of the run; "
                 f"there are: {', '.join(methods)}"
+            )
+        if measurement.set not in sets:
+            raise ValueError(
+                f"line {number} of '{file}' is of the set '{measurement.set}', which is no set of the run; "
+                f"there are: {', '.join(map(repr, sets))}"
             )
         if (measurement.unit, measurement.method) in seen:
             raise ValueError(

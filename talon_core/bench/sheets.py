@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import attrs
 from rich.table import Table
 
+from talon_core.errors import printable
+
 INTERVAL = len("0.00-0.00")
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -40,24 +42,24 @@ class Sheet:
     caption: str = ""
 
     def on_terminal(self) -> Table:
-        """For rich; long names are broken, figures are not."""
+        """For rich; long names are broken, figures are not. What a terminal would obey is written out."""
         table = Table(
-            title=self.title,
+            title=printable(self.title),
             title_justify="left",
             title_style="bold",
-            caption=self.caption or None,
+            caption=printable(self.caption) or None,
             caption_justify="left",
         )
-        for number, head in enumerate(self.heads):
+        for number, head in enumerate(map(printable, self.heads)):
             if number < self.names:
                 table.add_column(head, overflow="fold", min_width=8)
             else:
                 lines = [line for row in self.rows for line in row[number].split("\n")]
-                longest = max(len(word) for word in head.split())
+                longest = max((len(word) for word in head.split()), default=0)
                 wide = max([min(longest, INTERVAL), *(len(line) for line in lines)])
                 table.add_column(head, justify="right", overflow="fold", min_width=min(wide, INTERVAL + 2))
         for number, row in enumerate(self.rows):
-            table.add_row(*row, style="dim" if number in self.dim else "")
+            table.add_row(*map(_lines, row), style="dim" if number in self.dim else "")
         return table
 
     def as_markdown(self) -> str:
@@ -92,6 +94,10 @@ class Sheet:
                 r"\end{table}",
             ]
         )
+
+
+def _lines(cell: str) -> str:
+    return "\n".join(map(printable, cell.split("\n")))
 
 
 def _flat(cell: str) -> str:

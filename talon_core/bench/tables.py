@@ -13,6 +13,7 @@ from talon_core.bench.bootstrap import Interval
 from talon_core.bench.compare import Comparison, Summary
 from talon_core.bench.methods import PLAIN
 from talon_core.bench.sheets import Sheet, escaped_latex, escaped_markdown
+from talon_core.errors import printable
 from talon_core.rule import MEASURED
 
 SETS_PER_TABLE = 6
@@ -28,7 +29,7 @@ def tables(compared: Comparison | SideBySide) -> Iterator[RenderableType]:
     for sheet in sheets(compared):
         yield sheet.on_terminal()
     for sentence, style in sentences(compared):
-        yield Text(sentence, style=style)
+        yield Text(printable(sentence), style=style)
 
 
 def as_markdown(compared: Comparison | SideBySide) -> str:

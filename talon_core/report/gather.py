@@ -11,6 +11,7 @@ from talon_core.bench.measurement import Measurement
 from talon_core.bench.methods import PLAIN
 from talon_core.bench.results import Results
 from talon_core.bench.rounds import ROUNDS, KeptRounds, read_rounds
+from talon_core.errors import written
 from talon_core.report import figures as of
 from talon_core.report.efficiency import efficiency_of
 from talon_core.report.figures import ALL, DepthShare, Estimate, Progress, Report, Shown
@@ -169,7 +170,8 @@ class _Made(dict[str, Any]):
 
 def _title(settings: Mapping[str, Any], sets: Sequence[str]) -> str:
     model = str(settings.get("model", "a model")).rstrip("/").rpartition("/")[2]
-    shown = [*sets[:MOST_SETS], f"{len(sets) - MOST_SETS} more"] if len(sets) > MOST_SETS + 1 else [*sets]
+    named = [name if name.strip() else written(name) for name in sets]
+    shown = [*named[:MOST_SETS], f"{len(sets) - MOST_SETS} more"] if len(sets) > MOST_SETS + 1 else named
     return f"{model} on {', '.join(shown[:-1])}{' and ' if len(shown) > 1 else ''}{shown[-1]}"
 
 

@@ -6,11 +6,14 @@ import json
 import re
 
 import pytest
+from rich.console import Console
 
 from talon_core.bench.between import side_by_side
+from talon_core.bench.compare import compare
 from talon_core.bench.forms import FORMS
 from talon_core.bench.results import read_results
 from talon_core.bench.sheets import Sheet, escaped_latex, escaped_markdown
+from talon_core.bench.tables import tables
 
 METHOD = "ngram/talon:top_k=3,mu=0.1"
 ODD = r"100% & #1_{a} ~^\$ <b> *x* [y] `z` | end"
@@ -91,3 +94,21 @@ def test_nothing_in_a_cell_is_read_as_markup():
     assert not re.search(r"(?<!\\)[&%$#_~^](?![a-z])", escaped_latex(ODD).replace(r"\text", ""))
     assert "<b>" not in escaped_markdown(ODD)
     assert "\\*x\\*" in escaped_markdown(ODD)
+
+
+@pytest.mark.parametrize("name", ["", "  ", "\x1b[31m", "a\nb"])
+def test_a_terminal_obeys_no_name_of_a_set(folder_of, measurement, name):
+    lines = [
+        measurement(method, prompt, set=of, token_ids=[prompt, len(method)])
+        for of in (name, "qa")
+        for prompt in range(2)
+        for method in ("none", METHOD)
+    ]
+    found = read_results(folder_of(lines, specs=[METHOD], sets={name: 2, "qa": 2}))
+    console = Console(width=120, markup=False, file=io.StringIO())
+    for each in tables(compare(found)):
+        console.print(each)
+    said = console.file.getvalue()
+    assert not [char for char in said if char != "\n" and not char.isprintable()]
+    assert "on prompt 0 of" in said
+    assert name.encode("unicode_escape").decode() in said

@@ -76,3 +76,17 @@ def test_two_files_of_one_name_are_refused(tmp_path):
         (tmp_path / f"a.{ending}").write_text('"one"')
     with pytest.raises(ValueError, match="are both the set 'a'; rename one"):
         read_sets(tmp_path)
+
+
+@pytest.mark.parametrize("name", [" ", "\x1b[31m", "a\nb", "\u200b", "\udcff", "\xa0\t"])
+def test_a_file_whose_name_cannot_be_shown_is_refused(tmp_path, name):
+    (tmp_path / f"{name}.jsonl").write_text('"one"')
+    with pytest.raises(ValueError, match="names a set that cannot be shown; rename it") as caught:
+        read_sets(tmp_path)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["é", "two words", "mt\xa0bench", "👩\u200d🔬", "-"])
+def test_any_name_that_shows_something_is_a_set(tmp_path, name):
+    (tmp_path / f"{name}.jsonl").write_text('"one"')
+    assert [one.name for one in read_sets(tmp_path)] == [name]

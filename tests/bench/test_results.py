@@ -128,6 +128,7 @@ def test_an_empty_folder_is_taken(tmp_path, reopened):
         (lambda line: line["stats"].pop("new_tokens"), "has new_tokens None; it must be a number above 0"),
         (lambda line: line["stats"].update(seconds=0), "has seconds 0; it must be a number above 0"),
         (lambda line: line.update(method="other"), "measures 'other', which is no method of the run"),
+        (lambda line: line.update(set="\x1b[31m"), "which is no set of the run; there are: 'qa'"),
         (
             lambda line: line.update(method="ngram"),
             "measures 'ngram' on prompt 0 of the set 'qa', turn 0, repetition 0 again; each line must",

@@ -2,6 +2,8 @@
 
 import copy
 import itertools
+import json
+import re
 import shutil
 import statistics
 
@@ -11,12 +13,14 @@ import pytest
 
 from talon_core.bench.compare import compare
 from talon_core.bench.methods import PLAIN
+from talon_core.bench.results import MANIFEST, RESULTS, read_results
 from talon_core.bench.rounds import ROUNDS, KeptRounds, append_rounds, read_rounds
 from talon_core.report import figures as of
 from talon_core.report.efficiency import PRICES, Offers, cheapest, oracle_of
 from talon_core.report.figures import ALL, FIGURES
 from talon_core.report.gather import Besides, report_of
 from talon_core.report.lanes import stretches
+from talon_core.report.page import page_of
 from talon_core.report.progress import command_of
 from talon_core.report.shapes import MOST_RANKS
 from talon_core.report.steps import MOST_NODES, read_questions
@@ -269,3 +273,16 @@ def test_without_a_tokenizer_tokens_are_numbers(results):
     found = report_of(results)
     assert all(word.isdecimal() for word in found.walks.words)
     assert all(each.answer is None and each.text is None for each in found.walks.prompts)
+
+
+@pytest.mark.parametrize(("name", "shown"), [("", "''"), ("  ", "'  '"), ("\x1b[31m", "\x1b[31m"), ("<b>", "<b>")])
+def test_a_set_of_any_name_is_reported_and_named_in_the_title(results, tmp_path, name, shown):
+    shutil.copytree(results.folder, tmp_path, dirs_exist_ok=True)
+    for file in (MANIFEST, RESULTS, ROUNDS):
+        text = (tmp_path / file).read_text()
+        (tmp_path / file).write_text(re.sub(r'("(?:name|set)": )"some"', lambda at: at[1] + json.dumps(name), text))
+    found = report_of(read_results(tmp_path))
+    assert found.title == f"tiny on other and {shown}"
+    page = page_of(found)
+    assert not [each for each in page if each < " " and each not in "\t\n"]
+    assert "<b>" not in page
