@@ -108,7 +108,7 @@ def _hashed(told: str) -> str:
 def _narrowed(rows: Rows) -> Rows:
     """The same without the columns that no row needs."""
     width = max(1, int((rows.tokens >= 0).sum(axis=1).max(initial=0)))
-    return attrs.evolve(rows, tokens=rows.tokens[:, :width], logp=rows.logp[:, :width])
+    return attrs.evolve(rows, tokens=rows.tokens[:, :width], logp=rows.logp[:, :width], sums=None)
 
 
 def of_one_width(texts: Sequence[TextTrace]) -> list[TextTrace]:
@@ -120,4 +120,4 @@ def of_one_width(texts: Sequence[TextTrace]) -> list[TextTrace]:
 def _widened(rows: Rows, width: int) -> Rows:
     more = (0, 0), (0, width - rows.width)
     tokens = np.pad(rows.tokens, more, constant_values=padding(rows.tokens.dtype))
-    return attrs.evolve(rows, tokens=tokens, logp=np.pad(rows.logp, more, constant_values=-np.inf))
+    return attrs.evolve(rows, tokens=tokens, logp=np.pad(rows.logp, more, constant_values=-np.inf), sums=None)

@@ -14,6 +14,7 @@ from safetensors.numpy import save
 
 from talon_core.engine.checked_candidates import rises
 from talon_core.trace.along import Along
+from talon_core.trace.sums import row_sums, sum_of
 from talon_core.tree_arrays import FloatArray, IntArray
 
 NO_ROW = -1
@@ -24,6 +25,8 @@ LAW_SLACK = 1e-3
 
 NARROW = np.iinfo(np.uint16).max
 """Vocabularies up to this size are kept in two bytes a token; the number itself stands for padding then."""
+
+CHANGED = "is not what was recorded; its file was changed: delete it and record what is missing"
 
 
 @attrs.frozen(eq=False)
@@ -42,6 +45,8 @@ class Rows:
         logp: natural log-probabilities given the path to the node, same shape, float32 or float64.
         whole: whether a row holds all that the drafter knows there, shape `(rows,)`, bool.
         passes: draft passes of each layer at each position, shape `(positions, layers)`, integers.
+        sums: a checksum of the tokens and log-probabilities of each row, shape `(rows,)`, int32; None where none are
+            known, as of what was recorded by an earlier version.
     """
 
     starts: NDArray[Any]
@@ -51,6 +56,7 @@ class Rows:
     logp: NDArray[Any]
     whole: NDArray[np.bool_]
     passes: NDArray[Any]
+    sums: NDArray[Any] | None = None
 
     @property
     def width(self) -> int:
@@ -94,7 +100,7 @@ class Rows:
         return tokens, logp
 
     def check(self, rows: Sequence[int] | IntArray, width: int, vocab_size: int) -> None:
-        """Refuse rows that no drafter's answer can have been, see `checked_candidates`.
+        """Refuse rows that no drafter's answer can have been, see `checked_candidates`, or that were not recorded so.
 
         Args:
             rows: that are looked at.
@@ -107,6 +113,19 @@ class Rows:
         of = np.asarray(rows, dtype=np.int64)
         tokens, logp = (each.take(of, axis=0)[:, :width] for each in (self.tokens, self.logp))
         check_offered(tokens, logp, vocab_size)
+        self.check_sums(of)
+
+    def check_sums(self, rows: IntArray) -> None:
+        """Refuse rows that are not what was recorded, as far as their checksums are known.
+
+        Raises:
+            ValueError: if there is one.
+        """
+        if self.sums is None:
+            return
+        tokens, logp = (each.take(rows, axis=0) for each in (self.tokens, self.logp))
+        if (row_sums(tokens, logp) != self.sums.take(rows)).any():
+            raise ValueError(f"a row of the trace {CHANGED}")
 
 
 def padding(kind: "np.dtype[Any]") -> int:
@@ -207,11 +226,15 @@ class TextTrace:
             arrays |= {name: getattr(self.along, name).astype(np.int32) for name in ("ranks", "reach")}
         for name, rows in (laws or {}).items():
             arrays[f"law.{name}"] = np.stack(rows).astype(np.float32)
+            arrays[f"sums.law.{name}"] = row_sums(arrays[f"law.{name}"])
+        told[SUM] = sum_of(told, arrays, _small(arrays))
         return save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, {"text": json.dumps(told)})
 
     @classmethod
     def read(cls, file: Path) -> "TextTrace":
-        """Read a file; whole laws stay where they are until one is asked for.
+        """Read a file; what was offered, and whole laws, stay where they are until somebody asks for them.
+
+        What is small is compared with its checksum; `Rows.check` and `law` compare rows that are looked at with theirs.
 
         Raises:
             ValueError: if it is none, or not whole.
@@ -229,11 +252,14 @@ class TextTrace:
                 finish_reason=str(told["finish_reason"]),
                 seconds=float(told["seconds"]),
                 of=str(told.get("of")),
-                rows=Rows(**{name: columns[name] for name in COLUMNS}) if recorded else None,
+                rows=Rows(**{name: columns[name] for name in COLUMNS}, sums=columns.get("sums")) if recorded else None,
                 along=Along(columns["ranks"], columns["reach"]) if recorded else None,
                 law=_laws(columns, file),
             )
             _check(found)
+            known = told.pop(SUM, None)  # a text that an earlier version has recorded has none
+            if known is not None and known != sum_of(told, columns, _small(columns)):
+                raise ValueError("its columns are not what was recorded, they were changed")
         except (SafetensorError, LookupError, ValueError, TypeError, ArithmeticError) as error:
             why = str(error) or type(error).__name__
             raise ValueError(
@@ -265,6 +291,14 @@ TYPES = {"U16": "<u2", "I32": "<i4", "I64": "<i8", "F32": "<f4", "F64": "<f8", "
 
 COLUMNS = ("starts", "above", "nodes", "tokens", "logp", "whole", "passes")
 
+SUM = "sum"
+"""How the checksum of a text's small columns is called, among the rest that is told of it."""
+
+
+def _small(columns: Mapping[str, Any]) -> frozenset[str]:
+    """The names of the columns that are read in full when a text is opened."""
+    return frozenset(name for name in columns if name not in ("tokens", "logp") and not name.startswith("law."))
+
 
 def _packed(rows: Rows) -> dict[str, NDArray[Any]]:
     """The columns in as few bytes as hold them without loss."""
@@ -273,20 +307,25 @@ def _packed(rows: Rows) -> dict[str, NDArray[Any]]:
     exact = np.array_equal(single.astype(np.float64), rows.logp)
     whole = {name: getattr(rows, name).astype(np.int32) for name in ("starts", "above", "nodes", "passes")}
     tokens = np.where(rows.tokens < 0, NARROW, rows.tokens).astype(np.uint16) if small else rows.tokens.astype(np.int32)
-    return {**whole, "tokens": tokens, "logp": single if exact else rows.logp, "whole": rows.whole}
+    logp = single if exact else rows.logp
+    return {**whole, "tokens": tokens, "logp": logp, "whole": rows.whole, "sums": row_sums(tokens, logp)}
 
 
 def _laws(columns: Mapping[str, NDArray[Any]], file: Path) -> Callable[[str, int], FloatArray] | None:
     if "law.target" not in columns:
         return None
     for name in ("law.target", "law.drafter"):
-        if columns[name].ndim != 2 or len(columns[name]) != len(columns["above"]):
+        sums = columns.get(f"sums.{name}", columns["above"])
+        if columns[name].ndim != 2 or {len(columns[name]), len(sums)} != {len(columns["above"])}:
             raise ValueError("its laws are not those of its rows")
 
     def law(name: str, row: int) -> FloatArray:
         if f"law.{name}" not in columns:
             raise ValueError(f"'{file}' holds no laws of the {name}")
-        single: FloatArray = columns[f"law.{name}"][row].astype(np.float64)
+        kept, sums = columns[f"law.{name}"][row], columns.get(f"sums.law.{name}")
+        if sums is not None and row_sums(kept[None])[0] != sums[row]:
+            raise ValueError(f"a law in '{file}' {CHANGED}")
+        single: FloatArray = kept.astype(np.float64)
         total = float(single.cumsum()[-1])  # one after the other, so that it is the same on any machine
         if not (single >= 0).all() or abs(total - 1) > LAW_SLACK:
             raise ValueError(f"'{file}' holds what is no law; it was changed")
@@ -308,6 +347,7 @@ def _check(text: TextTrace) -> None:
         return
     count, starts = len(rows.above), rows.starts
     shapes = {rows.nodes.shape, rows.whole.shape, rows.above.shape, rows.tokens.shape[:1], rows.logp.shape[:1]}
+    shapes |= set() if rows.sums is None else {rows.sums.shape}
     if shapes != {(count,)} or rows.tokens.shape != rows.logp.shape or rows.tokens.ndim != 2:
         raise ValueError("its columns differ in length")
     if not rows.width or rows.passes.ndim != 2 or len(rows.passes) != text.positions:

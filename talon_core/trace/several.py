@@ -175,6 +175,10 @@ class SeveralTexts:
                 with self._naming(text):
                     self.rows[text].check(unknown[begin:end] - self.first_rows[text], width, vocab_size)
             raise
+        new = unknown[self._checked[unknown] == 0]
+        for text, begin, end in self._by_text(new):
+            with self._naming(text):
+                self.rows[text].check_sums(new[begin:end] - self.first_rows[text])
         self._checked[unknown] = min(width, np.iinfo(np.uint16).max)  # of more they are checked again
 
     @contextmanager

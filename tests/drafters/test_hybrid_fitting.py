@@ -75,3 +75,16 @@ def test_what_it_cannot_use_is_refused_in_a_sentence(tmp_path: Path, capsys: pyt
         assert error.startswith("error: ")
         assert error.count("\n") == 1
         assert sentence in error
+
+
+def test_a_trace_whose_rows_were_changed_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(SHIPPED, tmp_path, dirs_exist_ok=True)
+    trace = read_trace(tmp_path)
+    text = next(iter(trace))
+    trace.save(text, {})  # with the checksums that the shipped trace lacks
+    file, likely = trace.file(text.set, text.prompt), text.recorded.logp[:1].tobytes()
+    data = file.read_bytes()
+    assert likely in data
+    file.write_bytes(data.replace(likely, (text.recorded.logp[:1] * 0.99).tobytes()))
+    assert main([str(tmp_path)]) == 2
+    assert "a row of the trace is not what was recorded" in capsys.readouterr().err

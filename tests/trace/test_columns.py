@@ -15,10 +15,11 @@ import pytest
 from safetensors.numpy import load, save
 
 from talon_core.plugins.registry import load_registry
-from talon_core.trace.columns import COLUMNS
+from talon_core.trace.columns import COLUMNS, SUM
 from talon_core.trace.folder import Trace, write_manifest
 from talon_core.trace.methods import parse_method
 from talon_core.trace.run import replayed
+from talon_core.trace.sums import row_sums
 
 SMALL = {"width": 8, "nodes": 4, "depth": 3}
 WIDER = 200_000
@@ -31,7 +32,7 @@ def test_columns_lie_in_the_file_and_not_in_the_memory(tiny: Any, recorded: Call
         assert text.rows is not None
         assert text.along is not None
         columns = [*attrs.asdict(text.rows, recurse=False).values(), text.along.ranks, text.along.reach]
-        assert len(columns) == len(COLUMNS) + 2
+        assert len(columns) == len([*COLUMNS, "sums", "ranks", "reach"])
         for column in columns:
             held: Any = column
             while isinstance(held, np.ndarray):
@@ -41,11 +42,18 @@ def test_columns_lie_in_the_file_and_not_in_the_memory(tiny: Any, recorded: Call
 
 
 def widen(file: Path) -> int:
-    """Give each row of a text many more candidates; those are holes in the file. Returns how large that is."""
+    """Give each row of a text many more candidates; those are holes in the file. Returns how large that is.
+
+    Its other columns are as before, but for the checksums of its rows; of all of them together it has none then.
+    """
     data = file.read_bytes()
     told = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
     columns = load(data)
+    told = {"text": json.dumps({**json.loads(told["text"]), SUM: None})}
     offered = {name: columns.pop(name) for name in ("tokens", "logp")}
+    for row in range(len(columns["sums"])):  # one by one, as together they are what does not fit
+        each = (np.pad(column[row], (0, WIDER - column.shape[1]))[None] for column in offered.values())
+        columns["sums"][row : row + 1] = row_sums(*each)
     rest = save(columns)
     length = int.from_bytes(rest[:8], "little")
     header, end, places = json.loads(rest[8 : 8 + length]), 0, {}

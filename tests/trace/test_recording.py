@@ -23,6 +23,7 @@ from talon_core.trace.folder import Trace, find_trace, read_trace
 from talon_core.trace.methods import parse_method
 from talon_core.trace.observed import Notebook, Notes, Observed
 from talon_core.trace.record import Recorder
+from talon_core.trace.replay import Replay, Totals
 from talon_core.trace.run import replayed
 from talon_core.trace.superset import BEAM, Ahead, Superset
 
@@ -269,6 +270,91 @@ def test_numbers_that_no_recording_writes_are_told_when_the_text_is_read(
     trace = damaged(recorded(tiny), tmp_path, changed(change))
     with pytest.raises(ValueError, match=f"no text of a trace, or not a whole one: {what}"):
         list(trace)
+
+
+def with_another_prompt(columns: Any) -> None:
+    columns["ids"][0] = (columns["ids"][0] + 1) % 97
+
+
+def with_another_node(columns: Any) -> None:
+    columns["nodes"][1] = (columns["nodes"][1] + 1) % 97
+
+
+def with_more_known(columns: Any) -> None:
+    columns["whole"][:] = ~columns["whole"]
+
+
+def with_another_sum(columns: Any) -> None:
+    columns["sums"][0] += 1
+
+
+def with_more_passes(columns: Any) -> None:
+    columns["passes"][0, 0] += 1
+
+
+@pytest.mark.parametrize(
+    "change", [with_another_prompt, with_another_node, with_more_known, with_another_sum, with_more_passes]
+)
+def test_small_columns_are_those_that_were_recorded_or_the_text_is_not_read(
+    tiny: Any, recorded: Callable[..., Trace], tmp_path: Path, change: Callable[[Any], None]
+) -> None:
+    trace = damaged(recorded(tiny), tmp_path, changed(change))
+    with pytest.raises(ValueError, match="a whole one: its columns are not what was recorded, they were changed"):
+        list(trace)
+
+
+def with_another_likelihood(columns: Any) -> None:
+    columns["logp"][:, 0] *= 0.99
+
+
+def with_another_last_token(columns: Any) -> None:
+    tokens = columns["tokens"]
+    tokens[:, -1] = np.array([min({*range(97)} - {*row}) for row in tokens.tolist()])
+
+
+@pytest.mark.parametrize("spec", ["talon", "adaedl:length=6", "chain:length=2"])
+@pytest.mark.parametrize("change", [with_another_likelihood, with_another_last_token])
+def test_what_was_offered_is_what_was_recorded_or_it_is_not_replayed(
+    tiny: Any, recorded: Callable[..., Trace], tmp_path: Path, change: Callable[[Any], None], spec: str
+) -> None:
+    trace = damaged(recorded(tiny), tmp_path, changed(change))
+    method = parse_method(spec, trace, load_registry())
+    said = "^prompt 0 of the set '.+': a row of the trace is not what was recorded; its file was changed: delete it and"
+    for replay in (lambda: replayed(trace, [method]), lambda: Replay(trace).text(method, next(iter(trace)))):
+        with pytest.raises(ValueError, match=said):
+            replay()
+
+
+def with_another_law(columns: Any) -> None:
+    law = columns["law.target"]
+    law[:, [0, 1]] = law[:, [1, 0]]
+
+
+def test_a_law_that_was_changed_is_not_given(tiny: Any, recorded: Callable[..., Trace], tmp_path: Path) -> None:
+    trace = damaged(recorded(tiny, laws=True, nodes=1, depth=2), tmp_path, changed(with_another_law))
+    text = next(iter(trace))
+    assert text.law is not None
+    assert text.law("drafter", 0).sum() == pytest.approx(1)
+    with pytest.raises(ValueError, match=r"a law in '.+-00000\.safetensors' is not what was recorded"):
+        text.law("target", 0)
+
+
+def test_a_trace_without_checksums_is_replayed_as_one_that_has_them(
+    tiny: Any, recorded: Callable[..., Trace], tmp_path: Path
+) -> None:
+    def without(data: bytes) -> bytes:
+        columns, length = load(data), int.from_bytes(data[:8], "little")
+        told = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["text"])
+        del columns["sums"], told["sum"]
+        return save(columns, {"text": json.dumps(told)})
+
+    trace = recorded(tiny)
+    own = damaged(trace, tmp_path, without)
+    old, new = next(iter(own)), next(iter(trace))
+    assert old.recorded.sums is None
+    assert new.recorded.sums is not None
+    method = parse_method("talon", trace, load_registry())
+    assert Totals.of(Replay(own).text(method, old)) == Totals.of(Replay(trace).text(method, new))
 
 
 def test_a_text_of_another_trace_is_told_in_a_sentence(

@@ -98,6 +98,8 @@ def story(text: TextTrace, trace: Trace, retriever: Retriever) -> list[Before]:
         found.append(Before(share, best == token, sum(shares.values()), shares.get(token, 0.0), **said))
         retriever.commit({0: Committed(ids[place : place + 1].copy(), ROOT)})
     retriever.close(0)
+    roots = [row for position in range(text.positions) if (row := text.rows.root(position)) >= 0]
+    text.rows.check(roots, text.rows.width, vocab_size)
     return found
 
 
