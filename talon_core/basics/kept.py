@@ -57,6 +57,19 @@ class Kept(Generic[Thing]):
         if (self.shipped / f"{name}{ENDING}").exists():
             raise ValueError(f"the {self.what} '{name}' comes with TALON; take another name")
 
+    def check_free(self, name: str) -> None:
+        """Refuse a name that one of the user's own has.
+
+        Raises:
+            ValueError: if it is taken, or is none, see `check_name`.
+        """
+        self.check_name(name)
+        if self.file_of(name) is not None:
+            raise ValueError(
+                f"a {self.what} '{name}' of yours is there already; take another name, or give --replace to have it "
+                "replaced"
+            )
+
     def known(self) -> dict[str, Path]:
         """The files of all that have a name: those that come with TALON, and the user's own.
 

@@ -43,6 +43,7 @@ Rule = Annotated[str, typer.Option("--rule", help=help_of("rule", "rules"))]
 Schedule = Annotated[str, typer.Option("--schedule", help=help_of("schedule", "schedules"))]
 DraftOn = Annotated[str, typer.Option("--draft-on", metavar="thread|cpu:N|cuda:N", help=help_of("draft_on"))]
 Lossy = Annotated[bool, typer.Option("--lossy", help=help_of("lossy"))]
+Replace = Annotated[bool, typer.Option("--replace", help="Replace what you have kept under this name.")]
 TrustRemoteCode = Annotated[
     bool,
     typer.Option(

@@ -58,7 +58,7 @@ def sizes(most: int | None = None) -> Callable[[Any], tuple[int, ...]]:
 
 @profile.command()
 def measure(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What the profile is called; one of yours is replaced.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What the profile is called.")],
     model: opts.Model = opts.DEFAULT_MODEL,
     drafter: opts.Drafter = opts.DEFAULT_DRAFTER,
     trust_remote_code: opts.TrustRemoteCode = False,
@@ -80,6 +80,7 @@ def measure(
     repetitions: Annotated[
         int, typer.Option(parser=opts.whole_number, metavar="N", help="Time everything this many times.")
     ] = 5,
+    replace: opts.Replace = False,
     as_json: opts.Json = False,
 ) -> None:
     """Time passes of all sizes as the engine makes them, and keep what they take. Ctrl-C leaves nothing.
@@ -89,7 +90,10 @@ def measure(
     from talon_core.profiles.measure import ProfilePlan
     from talon_core.profiles.store import KEPT, check_name, profiles_folder, save_profile
 
-    check_name(name)
+    if replace:
+        check_name(name)
+    else:
+        KEPT.check_free(name)
     check_folder(profiles_folder(), "the folder of profiles")
     if repetitions < 1:
         raise ValueError(f"--repetitions is {repetitions}; it must be at least 1")

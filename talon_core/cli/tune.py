@@ -84,9 +84,10 @@ def tune(
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="Keep it as a preset; a NAME is what --policy takes, and one of yours is replaced.",
+            help="Keep it as a preset; a NAME is what --policy takes.",
         ),
     ] = None,
+    replace: opts.Replace = False,
     picture: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw what was tried; the file ends in .png or .svg.")
     ] = None,
@@ -109,7 +110,9 @@ def tune(
     if not folders:
         raise ValueError(f"'{policy}' is all that is given; give a folder of talon trace record and then a policy")
     registry = load_registry()
-    name = None if save is None else _name_of(save, registry)
+    if replace and (save is None or is_file(save)):
+        raise ValueError("--replace is about a name, and none is given; name it with --save")
+    name = None if save is None else _name_of(save, registry, replace)
     space = space_of(registry, policy, search or ())
     needs_optuna()
     if picture is not None:
@@ -156,10 +159,12 @@ def tune(
     typer.echo(found.best.spec if file is None else str(file))
 
 
-def _name_of(save: str, registry: Registry) -> str:
+def _name_of(save: str, registry: Registry, replace: bool) -> str:
     """What a preset is to be called; refused before anything is searched."""
     if not is_file(save):
         check_preset_name(save, registry)
+        if not replace:
+            KEPT.check_free(save)
         check_folder(KEPT.folder(), "the folder of presets")
         return save
     file = Path(save)

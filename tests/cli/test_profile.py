@@ -52,7 +52,18 @@ def test_a_profile_is_measured_saved_and_shown(talon, measured, model):
     assert {one["name"]: one["origin"] for one in listed}["mine"] == "measured"
     assert sum(one["origin"] == "computed" for one in listed) == 6
     assert "is replaced" not in ran.err
-    assert "the profile 'mine' that was there is replaced" in measured().err
+
+
+def test_a_profile_of_yours_is_replaced_only_where_that_is_said(talon, measured, monkeypatch):
+    assert measured("--replace").status == 0
+    before = (profiles_folder() / "mine.json").read_text()
+    with monkeypatch.context() as patched:
+        patched.setattr(measure.Measuring, "run", lambda *given: pytest.fail("it was measured"))
+        refusal = measured().refusal
+    assert refusal.startswith("a profile 'mine' of yours is there already; take another name, or give --replace")
+    assert (profiles_folder() / "mine.json").read_text() == before
+    assert "the profile 'mine' that was there is replaced" in measured("--replace").err
+    assert (profiles_folder() / "mine.json").read_text() != before
 
 
 def test_json_has_the_points_and_the_errors(talon, measured):
@@ -95,7 +106,7 @@ def test_ctrl_c_leaves_nothing_and_what_was_there_before(talon, measured, monkey
     before = (profiles_folder() / "mine.json").read_text()
     steps = iter(range(6))
     monkeypatch.setattr(measure.Measuring, "_step", interrupted)
-    assert measured().status == 130
+    assert measured("--replace").status == 130
     assert [file.name for file in profiles_folder().iterdir()] == ["mine.json"]
     assert (profiles_folder() / "mine.json").read_text() == before
 
@@ -105,6 +116,10 @@ def test_ctrl_c_leaves_nothing_and_what_was_there_before(talon, measured, monkey
     [
         (("measure", "a/b"), "the name 'a/b' is none; it must be of letters"),
         (("measure", "h200-qwen3-32b"), "the profile 'h200-qwen3-32b' comes with TALON; take another name"),
+        (
+            ("measure", "h200-qwen3-32b", "--replace"),
+            "the profile 'h200-qwen3-32b' comes with TALON; take another name",
+        ),
         (("measure", "x", "--repetitions", "0"), "--repetitions is 0; it must be at least 1"),
         (("measure", "x", "--batches", "2,4"), "--batches is 2,4; 1 must be among them"),
         (("measure", "x", "--nodes", "1,0"), "'1,0' must be of numbers of at least 1, at most 4096"),

@@ -203,7 +203,7 @@ sys.exit(status)
 def test_the_preset_does_not_hang_on_the_number_of_processes(process: Any, own_data: Path) -> None:
     presets, processes = [], []
     for jobs in ("1", "3"):
-        arguments = (str(SHIPPED), "chain", *PROFILE, *SMALL[:4], "--save", "mine", "--jobs", jobs)
+        arguments = (str(SHIPPED), "chain", *PROFILE, *SMALL[:4], "--save", "mine", "--replace", "--jobs", jobs)
         status, _, err = process(TUNE, *arguments)
         assert status == 0, err
         found = find_preset("mine").as_dict()
@@ -211,6 +211,21 @@ def test_the_preset_does_not_hang_on_the_number_of_processes(process: Any, own_d
         processes.append({line for line in err.splitlines() if line.isdecimal()})
     assert presets[0] == presets[1]
     assert len(processes[0]) == 1 < len(processes[1])
+
+
+def test_a_preset_of_yours_is_replaced_only_where_that_is_said(
+    tune: Any, monkeypatch: pytest.MonkeyPatch, own_data: Path
+) -> None:
+    file = own_data / "presets" / "mine.json"
+    file.parent.mkdir(parents=True)
+    file.write_text("{}")
+    with monkeypatch.context() as patched:
+        patched.setattr(Speeds, "try_all", lambda *given: pytest.fail("it was searched"))
+        refusal = tune(*PROFILE, *SMALL, "--save", "mine").refusal
+    assert refusal.startswith("a preset 'mine' of yours is there already; take another name, or give --replace")
+    assert file.read_text() == "{}"
+    assert tune(*PROFILE, *SMALL, "--save", "mine", "--replace").status == 0
+    assert find_preset("mine").origin == "tuned"
 
 
 def test_ctrl_c_saves_nothing(tune: Any, monkeypatch: pytest.MonkeyPatch, own_data: Path) -> None:
@@ -321,6 +336,8 @@ def test_a_profile_must_be_of_the_traces_drafter_and_know_it(tune: Any) -> None:
         ((*PROFILE, "--search", "mu=0.1..2"), "'mu' cannot be searched in 0.1..2.0: with 2.0,"),
         ((*PROFILE, "--save", "talon"), "a preset cannot be called 'talon'"),
         ((*PROFILE, "--save", "default"), "the preset 'default' comes with TALON"),
+        ((*PROFILE, "--replace"), "--replace is about a name, and none is given; name it with --save"),
+        ((*PROFILE, "--replace", "--save", "mine.json"), "--replace is about a name, and none is given"),
         ((*PROFILE, "--save", "nowhere/mine.json"), "it must be a file in a folder that exists"),
         ((*PROFILE, "--save", "here/mine"), "a preset's file is called as the preset is"),
         ((*PROFILE, "--save", "./chain.json"), "a preset cannot be called 'chain'"),
