@@ -12,6 +12,9 @@ from talon_core.cli.streams import asks_for_json, open_closed_descriptors
 INTERRUPTED = 130
 """The exit status after Ctrl-C."""
 
+SAID = b"talon: interrupted\n"
+"""What is said on stderr then, where a command has not begun."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `talon` with these arguments (by default the process's own) and return its exit status."""
@@ -22,21 +25,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return run(arguments)
     except KeyboardInterrupt:  # before anything was begun, or after everything was done
+        _write(2, SAID)
         return INTERRUPTED
 
 
 @contextlib.contextmanager
 def _leaving_at_once(arguments: Sequence[str]) -> Iterator[None]:
-    """While modules are imported, Ctrl-C ends the process: half an import is nothing to go on with, or to tell of."""
+    """While modules are imported, Ctrl-C ends the process: half an import is nothing to go on with."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is not signal.default_int_handler:
         yield  # somebody has ignored the signal, or has plans of his own
         return
 
     def leave(*_: object) -> None:
+        _write(2, SAID)
         if asks_for_json(arguments):
-            with contextlib.suppress(OSError):
-                os.write(1, b'{"error": "interrupted"}\n')
+            _write(1, b'{"error": "interrupted"}\n')
         os._exit(INTERRUPTED)
 
     signal.signal(signal.SIGINT, leave)
@@ -44,3 +48,8 @@ def _leaving_at_once(arguments: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _write(descriptor: int, said: bytes) -> None:
+    with contextlib.suppress(OSError):
+        os.write(descriptor, said)

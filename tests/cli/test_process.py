@@ -161,6 +161,26 @@ sys.exit(main())
     assert not out if not more else json.loads(out) == {"error": "interrupted"}
 
 
+@pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_ctrl_c_while_modules_are_imported_says_so(process, more):
+    script = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from talon_core.cli import main
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "talon_core.cli.run":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.modules.pop("talon_core.cli.run", None)
+sys.meta_path.insert(0, Interrupting())
+sys.exit(main())
+"""
+    status, out, err = process(script, "generate", "hi", *more)
+    assert (status, err) == (130, "talon: interrupted\n")
+    assert not out if not more else json.loads(out) == {"error": "interrupted"}
+
+
 def test_errors_do_not_reach_the_terminal_as_commands(process: Any) -> None:
     script = "import sys; from talon_core.cli import main; sys.exit(main(sys.argv[1:]))"
     for name in ("\x1b[31mred", "two\nlines.json"):
