@@ -125,14 +125,20 @@ def write_whole_bytes(path: Path, data: bytes, suffix: str = "") -> None:
 
 
 @contextmanager
-def about(path: Path) -> Iterator[None]:
-    """Say of which file an error of the operating system inside is: that of a full disk names none."""
+def about(path: Path, failed: str = "") -> Iterator[None]:
+    """Say of which file an error of the operating system inside is: that of a full disk names none.
+
+    Args:
+        path: the file.
+        failed: what cannot be done then, as in "the prompt file cannot be read"; nothing where the path alone tells.
+    """
     try:
         yield
     except OSError as error:
         if error.errno is None:
             raise
-        raise type(error)(error.errno, error.strerror, str(path)) from error
+        said = f"{failed}: {error.strerror}" if failed else error.strerror
+        raise type(error)(error.errno, said, str(path)) from error
 
 
 def alone(lock: Path, refused: str) -> AbstractContextManager[object]:

@@ -8,10 +8,11 @@ from typing import Any
 
 import attrs
 
-from talon_core.basics.paths import utf8
+from talon_core.basics.paths import about, utf8
 from talon_core.errors import written
 
 ENDINGS = (".jsonl", ".txt")
+UNREADABLE = "the prompt file cannot be read"
 
 
 @attrs.frozen
@@ -87,7 +88,8 @@ def read_set(file: Path, limit: int | None = None) -> PromptSet:
             f"the prompt file {written(file.name)} names a set that cannot be shown; rename it, with a letter or digit "
             "and without control characters"
         )
-    data = file.read_bytes()
+    with about(file, UNREADABLE):
+        data = file.read_bytes()
     text = utf8(data, f"'{file}'")
     if file.suffix == ".txt":
         prompts = [Prompt((text,))] if text.strip() else []

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import attrs
 import typer
 
-from talon_core.basics.paths import check_file, utf8, write_whole
+from talon_core.basics.paths import about, check_file, utf8, write_whole
+from talon_core.bench.prompts import UNREADABLE
 from talon_core.cli import INTERRUPTED, many
 from talon_core.cli import options as opts
 from talon_core.cli.lanes import check_timeline, write_timeline
@@ -202,7 +203,8 @@ def read_prompt(prompt: str | None, file: str | None) -> str:
     where = "standard input" if file == "-" else f"prompt file '{file}'"
     if file == "-" and sys.stdin is None:
         raise ValueError("standard input is closed; give PROMPT, or --prompt-file FILE")
-    with nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as source:
+    failed = "standard input cannot be read" if file == "-" else UNREADABLE
+    with about(Path(file), failed), nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as source:
         data = source.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise ValueError(f"{where} has more than {MOST_BYTES >> 20} MB; no model's context is so long")

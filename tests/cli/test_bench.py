@@ -446,7 +446,7 @@ def test_a_wrong_output_is_recorded_with_the_gap_of_the_logits(bench, monkeypatc
             ["bench", "run", "ngram//typical", "--prompts", "{file}"],
             "method 'ngram//typical': rule 'typical' (talon_strategies.rules.typical.Typical) is lossy",
         ),
-        (["bench", "run", "ngram", "--prompts", "nowhere.jsonl"], "No such file or directory: 'nowhere.jsonl'"),
+        (["bench", "run", "ngram", "--prompts", "nowhere.jsonl"], "the prompt file cannot be read: No such file or"),
         (["bench", "run", "ngram", "--prompts", "{file}", "--limit", "0"], "--limit is 0; it must be at least 1"),
         (["bench", "run", "ngram", "--prompts", "{file}", "--repetitions", "0"], "--repetitions is 0"),
         (["bench", "run", "ngram", "--prompts", "{file}", "--warmup", "-1"], "--warmup is -1; it must be at least 0"),

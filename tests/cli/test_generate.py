@@ -183,8 +183,14 @@ def test_a_prompt_comes_from_standard_input(talon, model, monkeypatch):
         (["generate", ""], "the prompt is empty"),
         (["generate", "a", "--prompt-file", "b"], "two prompts"),
         (["generate", "bad \udcff byte"], "not UTF-8"),
-        (["generate", "--prompt-file", "no-such-file.txt"], "No such file or directory: 'no-such-file.txt'"),
-        (["generate", "--prompt-file", "."], "Is a directory: '.'"),
+        *(
+            (
+                ["generate", "--prompt-file", file],
+                f"the prompt file cannot be read: No such file or directory: '{file}'",
+            )
+            for file in ("no-such-file.txt", "no-such-file.jsonl")
+        ),
+        (["generate", "--prompt-file", "."], "the prompt file cannot be read: Is a directory: '.'"),
         (["generate", "a", "--policy", "tallon"], "no tree policy 'tallon'; did you mean 'talon'?"),
         (["generate", "a", "--policy", "talon:budgt=3"], "no option 'budgt'; did you mean 'budget'?"),
         (["generate", "a", "--policy", "talon:budget=x"], "is 'x'; it must be a whole number"),
