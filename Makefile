@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.talon-setup
 MODELS := smollm2-135m gemma3-270m
 TRITONS := 3.4 3.9
+QUANTISED := bitsandbytes==0.50.2 torchao==0.18.0
 
 # One worker per core, but not more than four: each loads models of its own.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
@@ -20,7 +21,7 @@ export PIP_COMPILE = 0
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup models $(MODELS) other-tritons demo test test-all lint lint-ruff lint-mypy lint-pyright docs bench speed batch-speed leaderboard gpu gpu-speed build clean
+.PHONY: help setup models $(MODELS) other-tritons quantised demo test test-all lint lint-ruff lint-mypy lint-pyright docs bench speed batch-speed leaderboard gpu gpu-speed build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +51,10 @@ other-tritons: setup ## the oldest and the newest Triton that are supported, whi
 	  folder=$(VENV)/tritons/$$version; rm -rf $$folder; \
 	  $(BIN)/python -m pip install --quiet --no-deps --only-binary :all: --target $$folder "triton==$$version.*" || exit 1; \
 	done
+
+quantised: setup ## models that bitsandbytes and torchao have quantised, decoded or refused
+	$(BIN)/python -m pip install --quiet --no-deps --only-binary :all: --upgrade --target $(VENV)/quantised $(QUANTISED)
+	PYTHONPATH=$(VENV)/quantised $(BIN)/python -m pytest tests/integration/test_quantised.py $(PYTEST_ARGS)
 
 demo: setup ## set up, and run the main job
 	$(BIN)/talon demo

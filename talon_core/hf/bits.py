@@ -1,5 +1,6 @@
 """In how many bits a model keeps its weights."""
 
+import re
 from collections.abc import Mapping
 from math import prod
 from typing import Any
@@ -15,6 +16,9 @@ BITS = ("bits", "w_bit")
 
 NAMED = {"int8": 8, "float8": 8, "int4": 4, "int2": 2}
 """What they call weights by name, as Quanto's does."""
+
+TORCHAO = re.compile(r"(?:int|float)(\d)weight", re.IGNORECASE)
+"""How classes of torchao's configurations are called, as `Int8DynamicActivationInt4WeightConfig`."""
 
 
 def weight_bits(model: Any) -> int | None:
@@ -38,7 +42,17 @@ def weight_bits(model: Any) -> int | None:
             return bits
     counts = (told.get(name) for name in BITS)
     found = next((int(bits) for bits in counts if is_whole(bits)), None)
-    return found if found is not None else NAMED.get(str(told.get("weights")))
+    return found if found is not None else NAMED.get(str(told.get("weights"))) or _bits_of_torchao(told)
+
+
+def _bits_of_torchao(told: Mapping[str, Any]) -> int | None:
+    """What its configuration, an object or read from a file, says by its name; None where it says nothing so."""
+    kind = told.get("quant_type")
+    if isinstance(kind, Mapping):
+        kind = kind.get("default", kind)
+    name = kind.get("_type") if isinstance(kind, Mapping) else kind if isinstance(kind, str) else type(kind).__name__
+    said = TORCHAO.search(str(name).replace("_", ""))
+    return None if said is None else int(said[1])
 
 
 def _bits_of_blocks(model: Any) -> int | None:

@@ -13,6 +13,10 @@ from talon_drafters import Ngram
 from talon_strategies import Chain, Match
 
 
+class Float8WeightOnlyConfig:
+    """Called as torchao's."""
+
+
 def model_of(dtype=torch.bfloat16, **config):
     return SimpleNamespace(dtype=dtype, config=SimpleNamespace(**config))
 
@@ -27,6 +31,11 @@ def model_of(dtype=torch.bfloat16, **config):
         (SimpleNamespace(quant_method="awq", bits=4), 4),
         ({"quant_method": "quanto", "weights": "int2"}, 2),
         ({"quant_method": "torchao"}, None),
+        ({"quant_method": "torchao", "quant_type": {"default": {"_type": "Int8WeightOnlyConfig", "_data": {}}}}, 8),
+        ({"quant_type": {"default": {"_type": "Int8DynamicActivationInt4WeightConfig"}}}, 4),
+        (SimpleNamespace(quant_type=Float8WeightOnlyConfig()), 8),
+        ({"quant_type": "int4_weight_only"}, 4),
+        ({"quant_type": {"default": {"_type": "ModuleFqnToConfig"}}}, None),
         ({"quant_method": "eetq", "weights": "something"}, None),
     ],
 )
