@@ -99,7 +99,11 @@ INLINE vf load_part(const float *p, int64_t n) {
 // V bfloat16 numbers as floats: a bfloat16 is a float's upper half.
 typedef uint16_t vh __attribute__((vector_size(2 * V), aligned(2), may_alias));
 INLINE vf load_half(const uint16_t *p) {
+#if V == 8 && defined(__AVX2__)  // gcc 12 would widen each half of them and join the two
+    vi wide = (vi)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+#else
     vi wide = __builtin_convertvector(*(const vh *)p, vi);
+#endif
     return (vf)(wide << 16);
 }
 
