@@ -17,7 +17,7 @@
 #if REGISTERS == 32
 enum { MAX_ROWS = 8, MAX_DIRECT = 8, TWO_BANDS, DIRECT_COLUMNS = 4 };
 #else
-enum { MAX_ROWS = 4, MAX_DIRECT = 4, TWO_BANDS, DIRECT_COLUMNS = 4 };
+enum { MAX_ROWS = 6, MAX_DIRECT = 4, TWO_BANDS, DIRECT_COLUMNS = 4 };
 #endif
 
 // Where a tile reads W: float32 or bfloat16, a panel, blocks, and the first two again where the rows of W are short.
@@ -47,12 +47,12 @@ static Plan plans[SOURCES][MAX_ROWS + 2] = {
 };
 #else
 static Plan plans[SOURCES][MAX_ROWS + 2] = {
-    [WIDE] = {{0, 0}, {8, 2}, {6, 2}, {4, 2}, {3, 2}},
-    [NARROW] = {{0, 0}, {8, 2}, {6, 2}, {4, 2}, {3, 2}},
-    [PANEL] = {{0, 0, 0}, {8, 2, 4096}, {6, 2, 4096}, {4, 2, 4096}, {3, 2, 4096}},
+    [WIDE] = {{0, 0}, {8, 2}, {6, 2}, {4, 2}, {3, 2}, {2, 2}, {2, 2}},
+    [NARROW] = {{0, 0}, {8, 2}, {6, 2}, {4, 2}, {3, 2}, {2, 2}, {2, 2}},
+    [PANEL] = {{0, 0, 0}, {8, 2, 4096}, {4, 2, 4096}, {3, 2, 4096}, {3, 2, 4096}},
     [DIRECT] = {{0, 0}, {4, 64}, {3, 64}, {2, 64}, {2, 64}},
-    [SHORT_WIDE] = {{0, 0}, {1, 0}, {1, 0}, {4, 2}, {3, 2}},
-    [SHORT_NARROW] = {{0, 0}, {1, 2}, {1, 2}, {4, 2}, {3, 2}},
+    [SHORT_WIDE] = {{0, 0}, {1, 0}, {1, 0}, {4, 2}, {3, 2}, {2, 2}, {2, 2}},
+    [SHORT_NARROW] = {{0, 0}, {1, 2}, {1, 2}, {4, 2}, {3, 2}, {2, 2}, {2, 2}},
 };
 #endif
 
@@ -63,8 +63,9 @@ enum { TILES = 8, DIRECT_RUN = 96 };
 enum { NARROW_BANDS = 4 };
 
 // Most rows and columns of W in a panel; wider rows are done in parts. Its tiles have at most PANEL_BAND rows of x: W is
-// near, so that it may be read again, and wide tiles load the least for what they multiply.
-enum { PANEL_ROWS = 24, PANEL_COLUMNS = 576, PANEL_BAND = 4, WHOLE = 32 };
+// near, so that it may be read again, and wide tiles load the least for what they multiply. About so many numbers has a
+// part of W that several bands read in place.
+enum { PANEL_ROWS = 24, PANEL_COLUMNS = 576, PANEL_BAND = 4, WHOLE = 32, PLACED = 4096, PLACED_COLUMNS = 3 };
 
 // Rows of W, which hold float32 or, if half is 1, bfloat16.
 INLINE const void *row_of(const int half, const void *w, int64_t at) {
@@ -90,6 +91,8 @@ typedef struct {
     float *y;
     int64_t N;
     int64_t ahead;  // how far behind w the next rows of W are fetched
+    const char *next;   // or else what is fetched, evenly in all steps: from here on and from `gap` bytes behind on,
+    int64_t gap, pace;  // so many bytes of both a step; 0: none
 } Task;
 
 typedef void tile_fn(const Task *t);
@@ -111,6 +114,30 @@ INLINE void finish(const int MR, const int NR, const Task *t, const vf *acc) {
     }
 }
 
+// The steps of a tile that are whole registers, and what the task fetches meanwhile; returns how many columns that were.
+INLINE int64_t paced_steps(const int MR, const int NR, const int half, const Task *t, vf *acc) {
+    const float *restrict x = t->x;
+    const void *restrict w = t->w;
+    const int64_t x_step = t->x_step, w_step = t->w_step, n = t->n, gap = t->gap, pace = t->pace;
+    const char *next = t->next;
+    int64_t k = 0;
+    for (; k + V <= n; k += V, next += pace) {
+        vf b[8];
+        __builtin_prefetch(next, 0, 2);  // into the second-level cache: the first has what is multiplied now
+        __builtin_prefetch(next + gap, 0, 2);
+        UNROLL for (int j = 0; j < NR; j++) {
+            b[j] = load_row(half, row_of(half, w, j * w_step + k));
+            if (MR > 1) IN_REGISTER(b[j]);  // not loaded by each multiplication
+        }
+        UNROLL for (int i = 0; i < MR; i++) {
+            vf a = load(x + i * x_step + k);
+            if (NR > 1) IN_REGISTER(a);
+            UNROLL for (int j = 0; j < NR; j++) acc[i * NR + j] = fma_of(a, b[j], acc[i * NR + j]);
+        }
+    }
+    return k;
+}
+
 INLINE void tile(const int MR, const int NR, const int half, const Task *t) {
     const float *restrict x = t->x;
     const void *restrict w = t->w;
@@ -122,10 +149,12 @@ INLINE void tile(const int MR, const int NR, const int half, const Task *t) {
         UNROLL for (int i = 0; i < MR * NR; i++) acc[i] = t->carry[i];
     }
     int64_t k = 0;
+    if (REGISTERS == 16 && t->pace) k = paced_steps(MR, NR, half, t, acc);
     for (; k + V <= n; k += V) {
         vf b[8];
         UNROLL for (int j = 0; j < NR; j++) {
             b[j] = load_row(half, row_of(half, w, j * w_step + k));
+            if (REGISTERS == 16 && MR > 1) IN_REGISTER(b[j]);
             if (ahead) __builtin_prefetch(row_of(half, w, j * w_step + k + ahead), 0, 3);
         }
         UNROLL for (int i = 0; i < MR; i++) {
@@ -153,9 +182,9 @@ INLINE void tile(const int MR, const int NR, const int half, const Task *t) {
     static void NAME##_##MR##_##NR(const Task *t) { tile(MR, NR, HALF, t); }
 #define TILE(MR, NR) TILE_OF(tile, 0, MR, NR) TILE_OF(half, 1, MR, NR)
 TILE(1, 1) TILE(1, 2) TILE(1, 3) TILE(1, 4) TILE(1, 6) TILE(1, 8) TILE(2, 1) TILE(2, 2) TILE(2, 3) TILE(2, 4) TILE(2, 6) TILE(3, 1) TILE(3, 2) TILE(3, 3) TILE(3, 4) TILE(4, 1)
-TILE(4, 2) TILE(4, 3)
+TILE(4, 2) TILE(4, 3) TILE(5, 1) TILE(5, 2) TILE(6, 1) TILE(6, 2)
 #if REGISTERS == 32
-TILE(2, 8) TILE(3, 6) TILE(4, 4) TILE(4, 6) TILE(5, 1) TILE(5, 2) TILE(5, 3) TILE(5, 4) TILE(6, 1) TILE(6, 2) TILE(6, 3) TILE(6, 4) TILE(7, 1)
+TILE(2, 8) TILE(3, 6) TILE(4, 4) TILE(4, 6) TILE(5, 3) TILE(5, 4) TILE(6, 3) TILE(6, 4) TILE(7, 1)
 TILE(7, 2) TILE(7, 3) TILE(8, 1) TILE(8, 2) TILE(8, 3)
 #define TILES_OF(NAME)                                                                                                \
     {                                                                                                                 \
@@ -172,9 +201,11 @@ TILE(7, 2) TILE(7, 3) TILE(8, 1) TILE(8, 2) TILE(8, 3)
 #define TILES_OF(NAME)                                                                                                \
     {                                                                                                                 \
         [1] = {[1] = NAME##_1_1, [2] = NAME##_1_2, [3] = NAME##_1_3, [4] = NAME##_1_4, [6] = NAME##_1_6, [8] = NAME##_1_8},                               \
-        [2] = {[1] = NAME##_2_1, [2] = NAME##_2_2, [3] = NAME##_2_3, [4] = NAME##_2_4, [6] = NAME##_2_6},                                                 \
-        [3] = {[1] = NAME##_3_1, [2] = NAME##_3_2, [3] = NAME##_3_3, [4] = NAME##_3_4},                                                 \
-        [4] = {[1] = NAME##_4_1, [2] = NAME##_4_2, [3] = NAME##_4_3},                                                                   \
+        [2] = {[1] = NAME##_2_1, [2] = NAME##_2_2, [3] = NAME##_2_3, [4] = NAME##_2_4, [6] = NAME##_2_6},             \
+        [3] = {[1] = NAME##_3_1, [2] = NAME##_3_2, [3] = NAME##_3_3, [4] = NAME##_3_4},                               \
+        [4] = {[1] = NAME##_4_1, [2] = NAME##_4_2, [3] = NAME##_4_3},                                                 \
+        [5] = {[1] = NAME##_5_1, [2] = NAME##_5_2},                                                                   \
+        [6] = {[1] = NAME##_6_1, [2] = NAME##_6_2},                                                                   \
     }
 #endif
 
@@ -328,11 +359,15 @@ typedef struct {
     const void *w;  // row `begin` of W, from column k0 on
     int64_t w_step, k0, n;
     vf *carry;
+    const char *next;  // what is fetched evenly meanwhile, as a task has it
+    int64_t gap, pace;
+    int64_t width;  // of the tiles; 0: as planned
 } Part;
 
 // Of how many bands of nearly equal height, none higher than a tile may be, some rows of x are made.
 static int64_t bands_of(int source, int64_t rows) {
-    const int64_t most = source == PANEL ? PANEL_BAND : MAX_ROWS;
+    const int low = source == PANEL || (REGISTERS == 16 && rows > MAX_ROWS);
+    const int64_t most = low ? PANEL_BAND : MAX_ROWS;
     return (rows + most - 1) / most;
 }
 
@@ -341,13 +376,13 @@ static void stripe(const Product *p, const Part *part, int source, int64_t m0, i
     const int half = source == NARROW || source == SHORT_NARROW;
     // All bands have the width that suits the highest.
     const int64_t bands = bands_of(source, rows), high = (rows + bands - 1) / bands;
-    int64_t width = plans[source][high].columns;
+    const int64_t width = part->width ? part->width : plans[source][high].columns;
     // What is in a panel was fetched before it was widened.
     int64_t ahead = source == PANEL ? 0 : plans[source][high].distance * width * p->K;
     // A band of x stays in the first-level cache for a few tiles; the next band then finds their W in the second.
     int64_t run = bands > 1 ? TILES * width : end - begin;
     Task t = {.x_step = p->K, .w_step = part->w_step, .n = part->n, .first = part->k0 == 0,
-              .last = part->k0 + part->n == p->K, .N = p->N};
+              .last = part->k0 + part->n == p->K, .N = p->N, .next = part->next, .gap = part->gap, .pace = part->pace};
     vf *carry = part->carry;
     for (int64_t n0 = begin; n0 < end; n0 += run) {
         int64_t stop = end - n0 < run ? end : n0 + run, m = m0;
@@ -362,6 +397,7 @@ static void stripe(const Product *p, const Part *part, int source, int64_t m0, i
                 t.y = p->y + m * p->N + n;
                 t.carry = carry;
                 tiles[half][height][step](&t);
+                t.next += part->n / V * part->pace;
                 if (carry) carry += height * step;
             }
             m += height;
@@ -403,12 +439,40 @@ static int widened_columns(const Product *p, int64_t m0, int64_t rows, int64_t b
         for (int64_t k0 = 0; k0 < p->K; k0 += shape.columns) {
             const int64_t n = p->K - k0 < shape.columns ? p->K - k0 : shape.columns;
             const uint8_t *w = (const uint8_t *)p->w + n0 * size + k0 / granule * block;
-            const Part part = {panel, n, k0, n, in_parts ? carry : 0};
+            const Part part = {.w = panel, .w_step = n, .k0 = k0, .n = n, .carry = in_parts ? carry : 0};
             if (in_parts)
                 for (int64_t i = 0; i < stop - n0; i++) widen(w + i * size, panel + i * n, n, ahead);
             else
                 widen(w, panel, (stop - n0) * n, ahead);
             stripe(p, &part, PANEL, m0, rows, n0, stop);
+        }
+    }
+    return 0;
+}
+
+// Columns [begin, end) of some rows of y, where W is read in place by several bands of x: by parts of a few rows of W that
+// stay in the first-level cache, while the next rows are fetched evenly. Fetched by the first band alone, memory
+// would wait while the others multiply. Returns 1 when memory is short.
+static int placed_columns(const Product *p, int source, int64_t m0, int64_t rows, int64_t begin, int64_t end) {
+    const int half = p->kind == BFLOAT16;
+    const int64_t size = row_bytes(p->kind, p->K), bands = bands_of(source, rows);
+    Plan plan = plans[source][(rows + bands - 1) / bands];
+    plan.columns = PLACED_COLUMNS, plan.floats = PLACED;
+    const Shape shape = panel_shape(plan, p->K, WHOLE);
+    const int64_t tiles = bands * (shape.rows / plan.columns), steps = tiles * (p->K / V);
+    const int in_parts = shape.columns < p->K;
+    Part part = {.w_step = p->K, .gap = shape.rows * size / 2, .width = plan.columns};
+    part.pace = plan.distance && steps ? (part.gap + steps - 1) / steps : 0;
+    if (in_parts && !(part.carry = (vf *)thread_scratch((size_t)(shape.rows * rows * V)))) return 1;
+    for (int64_t n0 = begin, stop; n0 < end; n0 = stop) {
+        stop = end - n0 < shape.rows ? end : n0 + shape.rows;
+        const char *next = (const char *)p->w + stop * size;
+        for (int64_t k0 = 0; k0 < p->K; k0 += shape.columns) {
+            part.w = row_of(half, p->w, n0 * p->K + k0);
+            part.k0 = k0;
+            part.n = p->K - k0 < shape.columns ? p->K - k0 : shape.columns;
+            part.next = next + k0 / V * tiles * part.pace;
+            stripe(p, &part, source, m0, rows, n0, stop);
         }
     }
     return 0;
@@ -445,8 +509,9 @@ static void direct_columns(const Product *p, int64_t m0, int64_t rows, int64_t b
 }
 
 int columns(const Product *p, int64_t begin, int64_t end) {
-    // Blocks of rows that stay in the second-level cache while W goes by.
-    int64_t block = 131072 / (p->K > 0 ? p->K : 1) / MAX_ROWS * MAX_ROWS;
+    // Blocks of rows that stay in the second-level cache while W goes by: where registers are few, that is a small one.
+    const int64_t floats = REGISTERS == 16 ? 49152 : 131072, bands = REGISTERS == 16 ? 12 : MAX_ROWS;
+    int64_t block = floats / (p->K > 0 ? p->K : 1) / bands * bands;
     if (block < 4 * MAX_ROWS) block = 4 * MAX_ROWS;
     for (int64_t m0 = 0; m0 < p->M; m0 += block) {
         int64_t rows = p->M - m0 < block ? p->M - m0 : block;
@@ -460,8 +525,12 @@ int columns(const Product *p, int64_t begin, int64_t end) {
             continue;
         }
         const int64_t bytes = row_bytes(p->kind, p->K);
-        const Part all = {(const uint8_t *)p->w + begin * bytes, p->K, 0, p->K, 0};
         const int source = (bytes <= SHORT_BYTES ? SHORT_WIDE : WIDE) + narrow;
+        if (REGISTERS == 16 && bands_of(source, rows) > 1 && p->K > 0) {
+            if (placed_columns(p, source, m0, rows, begin, end)) return 1;
+            continue;
+        }
+        const Part all = {.w = (const uint8_t *)p->w + begin * bytes, .w_step = p->K, .n = p->K};
         stripe(p, &all, source, m0, rows, begin, end);
     }
     return 0;
