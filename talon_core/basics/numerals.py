@@ -25,6 +25,15 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def rounded(value: float, digits: int = 3) -> str:
+    """A number with so many digits that count, and without an exponent: "0.0123", "1.98", "2,930"."""
+    if not value or not math.isfinite(value):
+        return f"{value:g}"
+    places = digits - 1 - math.floor(math.log10(abs(value)))
+    said = f"{round(value, places):,.{max(places, 0)}f}"
+    return said.rstrip("0").rstrip(".") if "." in said else said
+
+
 def fault_of_temperature(value: float) -> str | None:
     """What is wrong with a temperature, as the end of a sentence; None if nothing is."""
     if value == 0 or LEAST_TEMPERATURE <= value <= sys.float_info.max:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from talon_core.basics.numerals import rounded
 from talon_core.basics.paths import check_folder
 from talon_core.cli import options as opts
 from talon_core.cli.output import if_interrupted, note, print_json, stdout
@@ -274,7 +275,7 @@ def _show(found: "Profile") -> None:
     for kind in ("accept", "commit", "tell", "read", "catch_up"):
         fit = found.tables[kind].fit
         if fit is not None:
-            said = ", ".join(f"{1e3 * fit.at(size):.3g} ms at {size}" for size in fit.axes[0])
+            said = ", ".join(f"{rounded(1e3 * fit.at(size))} ms at {size}" for size in fit.axes[0])
             console.print(f"{kind}, by {AXES[kind][0]}: {said}")
     table = Table("fit", "points", "median error", "largest")
     for kind, own in found.tables.items():
@@ -292,5 +293,5 @@ def _grid(title: str, by: str, heads: Sequence[str], sizes: Sequence[int], rows:
     for column in table.columns:
         column.justify = "right"
     for size, row in zip(sizes, rows, strict=True):
-        table.add_row(str(size), *(f"{1e3 * seconds:.2f}" for seconds in row))
+        table.add_row(str(size), *(f"{1e3 * seconds:,.2f}" for seconds in row))
     return table

@@ -7,6 +7,7 @@ import attrs
 import pytest
 import typer
 
+from talon_core.basics.numerals import rounded
 from talon_core.cli import options as opts
 from talon_core.cli.app import app
 from talon_core.plugins.registry import KINDS, load_registry
@@ -109,3 +110,15 @@ def test_options_of_every_plugin_refuse_what_is_no_finite_number():
                     for text in ("nan", "inf", "1e400", "1_000", "٣"):
                         with pytest.raises(ValueError, match=option):
                             build(registry, kind, f"{name}:{needed}{option}={text}")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        *((0.0, "0"), (2.0, "2"), (0.5, "0.5"), (1.984, "1.98"), (29.34, "29.3"), (999.4, "999"), (999.6, "1,000")),
+        *((1984.0, "1,980"), (2_930_100.0, "2,930,000"), (0.012345, "0.0123"), (1.234e-7, "0.000000123")),
+        *((-1984.0, "-1,980"), (float("inf"), "inf"), (0.09996, "0.1")),
+    ],
+)
+def test_a_number_is_rounded_to_digits_that_count_and_has_no_exponent(value: float, said: str) -> None:
+    assert rounded(value) == said

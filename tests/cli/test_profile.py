@@ -85,6 +85,11 @@ def test_all_tables_that_have_points_are_shown(talon, measured, tmp_path):
     shown = " ".join(talon("profile", "show", str(file)).out.split())
     for kind, by in tables.items():
         assert f"{kind}, by {by}: 2 ms at 1, 4 ms at 32" in shown
+    slow = [[1, 1.98123], [32, 29.3], [64, 1234.5]]
+    file.write_text(json.dumps({**told, "read": slow, "verify": [[nodes, 8, 1, 1.98123 * nodes] for nodes in (1, 4)]}))
+    shown = " ".join(talon("profile", "show", str(file)).out.split())
+    assert "read, by tokens: 1,980 ms at 1, 29,300 ms at 32, 1,230,000 ms at 64" in shown
+    assert "1 │ 1,981.23" in shown
     file.write_text(json.dumps({**told, **{kind: [] for kind in tables}}))
     assert not any(f"{kind}, by" in talon("profile", "show", str(file)).out for kind in tables)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import attrs
 
+from talon_core.basics.numerals import rounded
 from talon_core.basics.waiting import uninterrupted
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
@@ -110,7 +111,7 @@ class _Process:
             raise self._lost(f"has answered what cannot be read: {one_line(error)}") from error
         self.shelf.clear()
         if how == "silent":
-            raise self._lost(f"has not answered in {seconds:.3g} s")
+            raise self._lost(f"has not answered in {rounded(seconds)} s")
         if how == "failed":
             raise self._lost(f"has failed at {answer}")
         if how == "refused":

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from talon_core.basics.numerals import rounded
 from talon_core.basics.waiting import uninterrupted
 from talon_core.drafter import Drafter
 from talon_core.engine.ahead.patience import Patience
@@ -121,7 +122,7 @@ class ThreadWorker(Worker):
                 self._task = None
                 self._stuck, self._thread = task, None  # a new one is made where it is wanted
                 self.losses += 1
-                self.why = f"a call has not come back in {patience:.3g} s"
+                self.why = f"a call has not come back in {rounded(patience)} s"
                 self._tasks.put(None)
             return Stopped(failure=TimeoutError(self.why))
         self._task = None
