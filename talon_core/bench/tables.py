@@ -205,8 +205,11 @@ def _by_depth(summaries: Mapping[str, Summary], title: str, rate: str, below: st
             "-" if row[rate] is None else f"{100 * row[rate]:.0f}%\n{row['accepted']}/{row[below]}" for row in known
         ]
         rows.append([named(method, summary), *cells, *[""] * (shown - len(cells))])
+    none = ["-: no round had such a node, or the run did not count them"] if any("-" in row for row in rows) else []
+    empty = ["empty: no tree of the method was that deep"] if any("" in row for row in rows) else []
     more = f" (to depth {shown} of {deepest})" if deepest > shown else ""
-    return Sheet(title + more, ["method", *(str(depth) for depth in range(1, shown + 1))], rows, caption=caption)
+    heads = ["method", *(str(depth) for depth in range(1, shown + 1))]
+    return Sheet(title + more, heads, rows, caption="; ".join([caption, *none, *empty]))
 
 
 def _beside(compared: SideBySide) -> Sheet:

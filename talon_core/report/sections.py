@@ -131,11 +131,12 @@ def _depths(report: Report, section: Section) -> Section:
         for row in shares
     ]
     heads = ["method", "depth", "share", "accepted", "tested", "parent accepted"]
+    none = " In the table - says that there was no such round, or that the run did not count them."
     return attrs.evolve(
         section,
         caption="Of the rounds whose last accepted node had children, the share in which one of them was accepted. "
         "Hollow marks are of fewer than ten rounds. A policy that goes deep only where the drafter is sure has chosen "
-        "its rounds, so look at the counts as well.",
+        "its rounds, so look at the counts as well." + (none if any("-" in row for row in rows) else ""),
         pictures=[Picture(svg_figures.depths(report))],
         tables=[Sheet("Acceptance by depth, in rounds", heads, rows)],
         key=_keys(report, report.depths),

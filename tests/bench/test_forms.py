@@ -13,7 +13,7 @@ from talon_core.bench.compare import compare
 from talon_core.bench.forms import FORMS
 from talon_core.bench.results import read_results
 from talon_core.bench.sheets import Sheet, escaped_latex, escaped_markdown
-from talon_core.bench.tables import tables
+from talon_core.bench.tables import sheets, tables
 
 METHOD = "ngram/talon:top_k=3,mu=0.1"
 ODD = r"100% & #1_{a} ~^\$ <b> *x* [y] `z` | end"
@@ -94,6 +94,39 @@ def test_nothing_in_a_cell_is_read_as_markup():
     assert not re.search(r"(?<!\\)[&%$#_~^](?![a-z])", escaped_latex(ODD).replace(r"\text", ""))
     assert "<b>" not in escaped_markdown(ODD)
     assert "\\*x\\*" in escaped_markdown(ODD)
+
+
+def by_depth(folder_of, measurement, *counted):
+    """The two tables by depth, of a method each with these depths, each with (offered, accepted, tested)."""
+    names = [f"ngram/chain:length={number}" for number, _ in enumerate(counted, start=1)]
+    lines = [measurement("none", acceptance_by_depth=[])]
+    for name, depths in zip(names, counted, strict=True):
+        rows = [
+            {"depth": depth, "offered": offered, "accepted": accepted, "parent_accepted": 9, "tested": tested}
+            for depth, (offered, accepted, tested) in enumerate(depths, start=1)
+        ]
+        lines.append(measurement(name, acceptance_by_depth=rows))
+    found = compare(read_results(folder_of(lines, specs=names, sets={"qa": 1})))
+    return [sheet for sheet in sheets(found) if "by depth" in sheet.title]
+
+
+NO_ROUND = "-: no round had such a node, or the run did not count them"
+NO_TREE = "empty: no tree of the method was that deep"
+
+
+def test_below_a_table_by_depth_it_is_said_what_a_dash_and_an_empty_cell_mean(folder_of, measurement):
+    tested, offered = by_depth(folder_of, measurement, [(8, 4, 7), (5, 0, 0)], [(8, 4, 7)])
+    assert [row[1:] for row in tested.rows] == [["57%\n4/7", "-"], ["57%\n4/7", ""]]
+    assert tested.caption.endswith(f"; {NO_ROUND}; {NO_TREE}")
+    assert NO_TREE in offered.caption
+    assert NO_ROUND not in offered.caption
+    assert NO_TREE in tested.as_markdown()
+
+
+def test_where_every_cell_of_a_table_by_depth_has_a_figure_no_other_is_explained(folder_of, measurement):
+    for sheet in by_depth(folder_of, measurement, [(8, 4, 7)], [(8, 4, 7)]):
+        assert NO_ROUND not in sheet.caption
+        assert NO_TREE not in sheet.caption
 
 
 @pytest.mark.parametrize("name", ["", "  ", "\x1b[31m", "a\nb"])

@@ -17,6 +17,7 @@ from talon_core.report.colours import DARK, HEAT, LIGHT, SHAPES, blended, channe
 from talon_core.report.figures import Report
 from talon_core.report.gather import report_of
 from talon_core.report.page import page_of
+from talon_core.report.sections import sections
 from talon_core.report.svg import shortened, ticks
 
 VOID = {"meta", "input", "br", "link", "img", "hr"}
@@ -240,3 +241,14 @@ def test_control_characters_of_a_prompt_are_no_part_of_the_page(report: Report) 
 
 def test_lines_of_speed_are_drawn_for_any_range() -> None:
     assert [*svg_figures._speeds(svg_figures.Axis(0, 1, 54, 700), svg_figures.Axis(1, 1e30, 330, 40), 0.1)]
+
+
+def test_what_a_dash_means_is_said_where_there_is_one(report: Report) -> None:
+    def caption(*shares: of.DepthShare) -> str:
+        changed = attrs.evolve(report, depths={next(iter(report.depths)): list(shares)})
+        return next(one.caption for one in sections(changed) if one.name == of.DEPTHS)
+
+    said = " In the table - says that there was no such round, or that the run did not count them."
+    assert caption(of.DepthShare(1, 4, 3, 9), of.DepthShare(2, 0, 0, 3)).endswith(said)
+    assert caption(of.DepthShare(1, None, 3, 9)).endswith(said)
+    assert said not in caption(of.DepthShare(1, 4, 3, 9))
