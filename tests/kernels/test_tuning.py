@@ -496,6 +496,14 @@ def test_products_are_told_with_their_plans_and_beside_a_sum_over_the_same_weigh
     assert library.multiplied == library.summed[0]
 
 
+@pytest.mark.parametrize(
+    ("speed", "said"),
+    [(0.25, "25% of a sum"), (0.994, "99% of a sum"), (0.996, "as fast as a sum"), (1.24, "as fast as a sum")],
+)
+def test_nothing_is_said_to_reach_more_than_all(speed, said):
+    assert tuning._beside(speed, 1.0, "a sum") == said
+
+
 def test_other_work_is_noticed_by_the_time_for_which_a_process_did_not_run(monkeypatch):
     for share, busy in ((0.5, True), (0.9, False)):
         clock = Clock(monkeypatch, share)

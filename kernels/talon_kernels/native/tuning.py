@@ -498,11 +498,17 @@ def told_speeds(library: Library) -> Mapping[str, str]:
         beside = BESIDE if watch.busy() else ""
         few, many = (_told_plan(kept.get((source, rows)), source) for rows in (1, 8))
         told[name] = (
-            f"1 row {found.read / 1e9:.1f} GB/s, {100 * found.read / found.summed:.0f}% of a sum over them{few}; "
-            f"8 rows {found.multiplied / 1e9:.0f} G/s, {100 * found.multiplied / best.multiplied:.0f}% of the "
-            f"multiplications{many}{beside}"
+            f"1 row {found.read / 1e9:.1f} GB/s, {_beside(found.read, found.summed, 'a sum over them')}{few}; "
+            f"8 rows {found.multiplied / 1e9:.0f} G/s, "
+            f"{_beside(found.multiplied, best.multiplied, 'the multiplications')}{many}{beside}"
         )
     return told
+
+
+def _beside(speed: float, best: float, what: str) -> str:
+    """A speed beside one that it should come near; what is as fast, within what timings differ, is said to be so."""
+    percent = round(100 * speed / best)
+    return f"{percent}% of {what}" if percent < 100 else f"as fast as {what}"
 
 
 BESIDE = "; other work ran beside this, so that it says little"
