@@ -165,6 +165,10 @@ def main() -> None:
         "drawing": [bench.drawing(fast, name) for name in DRAWN],
         "testing": [bench.testing(fast, rule) for rule in TESTING],
         "schedules": bench.schedules(model, tokenizer, options.model, options.drafter, options.ahead),
+        "accelerators": [
+            bench.accelerator(model, tokenizer, method, parts)
+            for method, parts in (("plain", Parts(policy="none")), ("fast", Parts(options.drafter, options.policy)))
+        ],
         "batches": bench.batches(plain, fast),
         "waiting": {"plain": bench.waiting(plain), "fast": bench.waiting(fast)},
     }
@@ -362,19 +366,32 @@ class Bench:
         """Tokens per second of all sequences together, prefill included, methods in turn."""
         found = []
         for batch in self.sizes.batches:
-            prompts: list[Any] = [f"{PROMPT} Its number is {number}." for number in range(batch)]
-            speeds: dict[str, list[float]] = {"plain": [], "fast": []}
-            for repetition in range(-1, max(1, self.sizes.repetitions // 3)):
-                for name, decoder in (("plain", plain), ("fast", fast)):
-                    started = time.perf_counter()
-                    results = decoder.generate(prompts, max_new_tokens=self.sizes.new)
-                    seconds = time.perf_counter() - started
-                    if repetition >= 0:
-                        speeds[name].append(sum(result.stats.new_tokens for result in results) / seconds)
-            ratio = statistics.median(a / b for a, b in zip(speeds["fast"], speeds["plain"], strict=True))
-            medians = {f"{name}_tokens_per_second": statistics.median(of) for name, of in speeds.items()}
-            found.append({"batch": batch, **medians, "ratio": ratio})
+            prompts = [f"{PROMPT} Its number is {number}." for number in range(batch)]
+            found.append({"batch": batch, **self._speeds(prompts, plain=plain, fast=fast)})
         return found
+
+    def accelerator(self, model: Any, tokenizer: Any, method: str, parts: Parts) -> dict[str, Any]:
+        """Tokens per second of one sequence with PyTorch's operations in layers, and with kernels that fuse them."""
+        kernels = "triton" if self.on_gpu else "native"
+        ways = {
+            name: decoder_for_model(model, tokenizer, attrs.evolve(parts, accelerate=given))
+            for name, given in (("without", False), ("with", kernels))
+        }
+        return {"method": method, "accelerator": kernels, **self._speeds([PROMPT], **ways)}
+
+    def _speeds(self, prompts: list[Any], **decoders: Decoder) -> dict[str, float]:
+        """Tokens per second of two decoders in turn, and the second over the first; a round of warming up before."""
+        speeds: dict[str, list[float]] = {name: [] for name in decoders}
+        for repetition in range(-1, max(1, self.sizes.repetitions // 3)):
+            for name, decoder in decoders.items():
+                started = time.perf_counter()
+                results = decoder.generate(prompts, max_new_tokens=self.sizes.new)
+                seconds = time.perf_counter() - started
+                if repetition >= 0:
+                    speeds[name].append(sum(result.stats.new_tokens for result in results) / seconds)
+        first, second = speeds.values()
+        medians = {f"{name}_tokens_per_second": statistics.median(of) for name, of in speeds.items()}
+        return {**medians, "ratio": statistics.median(b / a for a, b in zip(first, second, strict=True))}
 
     def waiting(self, decoder: Decoder) -> float | None:
         """The share of a generation's rounds in which the GPU has nothing to do; None without one."""
@@ -395,7 +412,7 @@ def places() -> list[str]:
 def show(figures: dict[str, Any]) -> None:
     console = Console()
     console.print(", ".join(f"{name} {value}" for name, value in figures["manifest"].items()))
-    for part in ("attention", "drawing", "testing", "batches"):
+    for part in ("attention", "drawing", "testing", "accelerators", "batches"):
         table = Table(*figures[part][0], title=part)
         for row in figures[part]:
             table.add_row(*(value if isinstance(value, str) else f"{value:.4g}" for value in row.values()))

@@ -47,3 +47,5 @@ def test_the_script_goes_through_all_its_measurements(smollm, tmp_path, monkeypa
     assert [*figures["schedules"]["ways"]][:3] == ["sync", "cached:budget=8 on thread", "pearl on thread"]
     assert not figures["schedules"]["texts_differ"]
     assert [row["batch"] for row in figures["batches"]] == [1, 2]
+    assert [row["method"] for row in figures["accelerators"]] == ["plain", "fast"]
+    assert all(row["without_tokens_per_second"] > 0 and row["ratio"] > 0 for row in figures["accelerators"])
