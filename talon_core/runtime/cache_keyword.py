@@ -1,6 +1,8 @@
 """How a network of transformers is handed its cache, which is not called the same in all versions."""
 
 import inspect
+from collections.abc import Callable
+from typing import Any
 
 from torch import nn
 
@@ -13,14 +15,20 @@ def cache_keyword(network: nn.Module) -> str:
 
     Args:
         network: a causal LM, or a part of one. Of one that is wrapped, and whose forward hands on whatever it is
-            given, the outermost module counts whose forward names it.
+            given, the outermost module counts whose forward names it, or that of a class that it is derived from.
     """
     for module in network.modules():
-        try:
-            parameters = inspect.signature(module.forward).parameters
-        except (TypeError, ValueError):  # of what is not written in Python
-            continue
-        for name in CACHE_KEYWORDS:
-            if name in parameters:
+        own = (vars(each).get("forward") for each in type(module).__mro__)
+        for forward in (module.forward, *filter(None, own)):
+            name = _named(forward)
+            if name is not None:
                 return name
     return CACHE_KEYWORDS[0]
+
+
+def _named(forward: Callable[..., Any]) -> str | None:
+    try:
+        parameters = inspect.signature(forward).parameters
+    except (TypeError, ValueError):  # of what is not written in Python
+        return None
+    return next((name for name in CACHE_KEYWORDS if name in parameters), None)

@@ -19,6 +19,7 @@ from talon_core.hf.target import HFTarget
 from talon_core.plugins.parts import Parts
 from talon_core.plugins.registry import load_registry
 from talon_core.runtime.cache import TreeCache
+from talon_core.runtime.cache_keyword import cache_keyword
 from talon_core.runtime.fewer_layers import without_layers
 from talon_core.runtime.states import decoder_layers
 from talon_core.testing import check_drafter
@@ -155,9 +156,9 @@ def test_laws_are_those_of_the_layers_over_the_targets_own_keys_and_values(archi
     part = without_layers(model, skip)
     for path, law in laws.items():
         with torch.inference_mode():
-            cache = model(input_ids=torch.tensor([text[:-1]]), use_cache=True).past_key_values
-            ids = torch.tensor([[text[-1], *path]])
-            expected = part(input_ids=ids, past_key_values=cache, use_cache=True).logits[0, -1][:vocab]
+            read = model(input_ids=torch.tensor([text[:-1]]), use_cache=True)
+            known = {cache_keyword(part): read[cache_keyword(model)], "use_cache": True}
+            expected = part(input_ids=torch.tensor([[text[-1], *path]]), **known).logits[0, -1][:vocab]
         assert np.allclose(law, torch.softmax(expected.double(), -1).numpy(), atol=1e-5)
 
 

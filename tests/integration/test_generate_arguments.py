@@ -17,11 +17,13 @@ from transformers.generation import GenerationMixin
 import talon_core
 from talon_core.decoding.decoder import Decoder
 from talon_core.hf.arguments import ARGUMENTS, HARMLESS, HONOURED, INSIDE_ONLY, PASSED_ON, REFUSED
+from talon_core.runtime.cache_keyword import cache_keyword
 from talon_tests.tiny_models import tiny_model
 
 PROMPT = torch.tensor([[5, 9, 33, 9, 33, 41, 5, 9]])
 SHORT = torch.tensor([[5, 9, 33]])
 MODEL = tiny_model("llama")
+CACHE = cache_keyword(MODEL)
 PARTS: dict[str, Any] = {"drafter": "ngram", "policy": "talon:budget=10,top_k=3"}
 INSIDE = talon_core.as_generate(**PARTS)
 
@@ -127,7 +129,7 @@ def test_what_asks_for_nothing_is_let_through(decoder: Decoder, options: dict[st
 
 def filled() -> DynamicCache:
     cache = DynamicCache()
-    MODEL(torch.tensor([[8, 8]]), past_key_values=cache)
+    MODEL(torch.tensor([[8, 8]]), **{cache_keyword(MODEL): cache})
     return cache
 
 
@@ -135,7 +137,7 @@ UNUSED = [
     ({"inputs_embeds": torch.zeros(1, 8, 48)}, "inputs_embeds was given; TALON reads the prompt's token ids alone"),
     ({"position_ids": torch.arange(3, 11)[None]}, "position_ids are not 0 to 7"),
     ({"position_ids": torch.arange(8).flip(0)[None]}, "position_ids are not 0 to 7"),
-    ({"past_key_values": DynamicCache()}, "past_key_values is of class DynamicCache; TALON has a cache of its own"),
+    ({CACHE: DynamicCache()}, f"{CACHE} is of class DynamicCache; TALON has a cache of its own"),
     ({"assistant_model": MODEL}, "assistant_model is of class LlamaForCausalLM; TALON drafts with a drafter of its"),
     ({"synced_gpus": True}, "synced_gpus is True; TALON does not go on for other processes, so it must be False"),
     ({"negative_prompt_ids": SHORT}, "negative_prompt_ids is of class Tensor; guidance runs the model between"),
@@ -174,7 +176,7 @@ def test_what_is_not_done_is_refused_by_name(decoder: Decoder, options: dict[str
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"past_key_values": filled()}, "past_key_values is of class DynamicCache"),
+        ({CACHE: filled()}, f"{CACHE} is of class DynamicCache"),
         ({"attention_mask": torch.full((1, 8), 0.5)}, "the attention mask hides part of the prompt, or weighs it"),
         ({"attention_mask": torch.tensor([[1, 1, 1, 1, 1, 1, 0, 1]])}, "the attention mask hides part of the prompt"),
         ({"inputs": PROMPT.repeat(2, 1), "attention_mask": None}, "a batch of 2 prompts"),

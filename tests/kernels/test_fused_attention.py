@@ -19,6 +19,7 @@ from talon_core.hf.target import HFTarget
 from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import build
 from talon_core.runtime.cache import TreeCache
+from talon_core.runtime.cache_keyword import cache_keyword
 from talon_core.runtime.pages import PagedCache
 from talon_core.runtime.passes import ATTENTION_NAME, PASS_KEYWORD, TreePass
 from talon_core.testing.plain_device import PlainDevice
@@ -65,6 +66,10 @@ def interpreted(device):
     with pytest.MonkeyPatch.context() as patch:
         tape_launches(patch)
         yield
+
+
+CACHE = cache_keyword(tiny_model("llama"))
+"""How the modules of this transformers call it."""
 
 
 def model_of(name, **more):
@@ -203,7 +208,7 @@ class Calls:
         cache.open(0, 3)
         cache.make_room_for([3])
         cache.stage_at(torch.full((3,), cache.pages[0][0]), torch.arange(3))
-        given = {"position_embeddings": (self.cos, self.sin), "attention_mask": None, "past_key_values": cache}
+        given = {"position_embeddings": (self.cos, self.sin), "attention_mask": None, CACHE: cache}
         given[PASS_KEYWORD] = TreePass(TreeLayout.chain(0, 3), self._attend)
         with AttentionSwitch(self._model).switched(), self.launches:
             return self._model.model.layers[1].self_attn(self._x, **(given | changes))[0]
@@ -226,10 +231,10 @@ def staged(cache, what):
 UNUSUAL = {
     "a keyword that was not tried": lambda: {"sliding_window": 2},
     "a mask": lambda: {"attention_mask": torch.ones(3, 3)},
-    "no cache": lambda: {"past_key_values": None},
-    "a cache of transformers": lambda: {"past_key_values": DynamicCache()},
-    "rows in one piece": lambda: {"past_key_values": staged(TreeCache(), "stage")},
-    "a prompt": lambda: {"past_key_values": staged(PagedCache(), "stage_prompts")},
+    "no cache": lambda: {CACHE: None},
+    "a cache of transformers": lambda: {CACHE: DynamicCache()},
+    "rows in one piece": lambda: {CACHE: staged(TreeCache(), "stage")},
+    "a prompt": lambda: {CACHE: staged(PagedCache(), "stage_prompts")},
 }
 
 
@@ -345,9 +350,9 @@ class Tempered(LlamaAttention):
 class Counting(LlamaAttention):
     """Does something else behind a long text."""
 
-    def forward(self, hidden_states, position_embeddings=None, past_key_values=None, **kwargs):
-        factor = 2 if past_key_values.get_seq_length() > 4096 else 1
-        return super().forward(factor * hidden_states, position_embeddings, past_key_values=past_key_values, **kwargs)
+    def forward(self, hidden_states, position_embeddings=None, **kwargs):
+        factor = 2 if kwargs[CACHE].get_seq_length() > 4096 else 1
+        return super().forward(factor * hidden_states, position_embeddings, **kwargs)
 
 
 class Sunk(LlamaAttention):

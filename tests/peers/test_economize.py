@@ -14,6 +14,7 @@ from talon_core.sampling import Sampling
 
 HEAD = Path(talon_drafters.__file__).parent / "eagle3/shipped/smollm2-135m"
 TOKENS = 16
+pytestmark = pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning")  # economize's own call
 
 
 @pytest.fixture(scope="module")

@@ -42,6 +42,14 @@ def test_the_name_is_that_of_the_forward_also_behind_wrappers(network: nn.Module
     assert cache_keyword(Wrapper(Wrapper(network))) == keyword
 
 
+def test_a_subclass_that_hands_everything_on_has_the_name_of_its_class() -> None:
+    class Doubled(Since):
+        def forward(self, *args: Any, **options: Any) -> None:
+            super().forward(*args, **options)
+
+    assert cache_keyword(Doubled()) == "cache"
+
+
 class NewName(LlamaForCausalLM):
     """Calls its cache `cache`, and knows the old name no more, as its class will from transformers 5.40 on."""
 

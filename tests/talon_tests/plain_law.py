@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from talon_core.hf.frontend import HFFrontend
+from talon_core.runtime.cache_keyword import cache_keyword
 
 QUESTION, BEGINNING = "Write a poem about autumn.", "Dawn begins, and the sky is painted with hues of gold"
 """Three tokens may come next, none of them with a probability above a half, and the drafter does not agree."""
@@ -30,12 +31,13 @@ def plain_law(model: Any, ids: Sequence[int]) -> Texts:
     """The law of the next tokens, each among the `TOP_K` likeliest, from forward passes of the model alone."""
     law: dict[tuple[int, ...], float] = {(): 1.0}
     with torch.inference_mode():
-        read = model(torch.tensor([ids[:-1]], device=model.device), use_cache=True).past_key_values
+        keyword = cache_keyword(model)
+        read = model(torch.tensor([ids[:-1]], device=model.device), use_cache=True)[keyword]
         for _ in range(TOKENS):
             known = copy.deepcopy(read)
             known.batch_repeat_interleave(len(law))
             texts = torch.tensor([[ids[-1], *tokens] for tokens in law], device=model.device)
-            best = model(texts, past_key_values=known).logits[:, -1].double().topk(TOP_K)
+            best = model(texts, **{keyword: known}).logits[:, -1].double().topk(TOP_K)
             probs = torch.softmax(best.values, dim=-1)
             law = {
                 (*tokens, token): before * prob
