@@ -8,7 +8,8 @@ class Page:
     """One page: its file and title, what it says first, and where its names come from.
 
     An entry `module` stands for what `__all__` of the top package has from this module, `module:*` for the module's own
-    `__all__`, and `module:name` for one name, whether an `__all__` has it or not.
+    `__all__`, `module:**` for what it imports from its own folders, and `module:name` for one name, whether an
+    `__all__` has it or not.
     """
 
     file: str
@@ -184,13 +185,6 @@ PAGES = (
         "The parts that come with TALON",
         "Their options, as arguments from Python. [Policies](../policies.md), [rules](../rules.md), "
         "[drafters](../drafters.md) and [training](../training.md) say when to take which.",
-        (
-            *("talon_strategies:*", "talon_drafters:ConfLayers", "talon_drafters:Datastore"),
-            *("talon_drafters:DraftModel", "talon_drafters:Eagle"),
-            *("talon_drafters:Eagle3", "talon_drafters:Hydra", "talon_drafters:Medusa", "talon_drafters:Ngram"),
-            *("talon_drafters:HybridSpec", "talon_drafters:Lookahead", "talon_drafters:Pld"),
-            *("talon_drafters:Eagle3Recipe", "talon_drafters:HydraRecipe", "talon_drafters:MedusaRecipe"),
-            *("talon_kernels:*", "talon_core.peers:*"),
-        ),
+        (*("talon_strategies:*", "talon_drafters:**", "talon_kernels:*", "talon_core.peers:*"),),
     ),
 )

@@ -75,6 +75,9 @@ class Reference:
         module, colon, name = entry.partition(":")
         if name == "*":
             yield from ((module, own) for own in self._code(module).exports)
+        elif name == "**":
+            own = self._code(module).imports
+            yield from ((module, each) for each, home in own.items() if str(home).startswith(f"{module}."))
         elif colon:
             package = self._code(module).is_init_module
             yield (module if package else self._home(module, name).rpartition(".")[0]), name

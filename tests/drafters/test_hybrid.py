@@ -34,7 +34,7 @@ from talon_drafters.hybrid.drafter import HybridDrafter, Model
 from talon_drafters.hybrid.part_target import Columns, PartTarget
 from talon_strategies import Bandit, Chain, Match, Talon
 from talon_tests.prices import Prices
-from talon_tests.random_drafters import drafter_specs, random_target
+from talon_tests.random_drafters import TRAINED, drafter_specs, random_target
 from talon_tests.tiny_models import tiny_model
 
 VOCAB = 12
@@ -403,7 +403,7 @@ def heads(model: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
     [
         (("draft-model:skip=1", "ngram"), 0.5),
         (("medusa", "eagle3", "ngram"), 0.6),
-        (("ngram", "hydra-prefix", "ngram[max_match=2;least=0]"), 0.5),
+        (("ngram", [*TRAINED][-1], "ngram[max_match=2;least=0]"), 0.5),
         (("ngram",), 1.0),
         (("eagle3", "pld", "datastore", "lookahead[window=0]"), 0.6),
     ],

@@ -27,18 +27,17 @@ from talon_core.recipe import TrainingJob
 from talon_core.runtime.embeddings import shared_embedding
 from talon_core.runtime.executor import HostExecutor
 from talon_core.tree import TokenTree
-from talon_drafters import Eagle3Recipe, HydraRecipe, MedusaRecipe
+from talon_drafters import MedusaRecipe
 from talon_drafters.checkpoints.files import read_checkpoint
 from talon_drafters.eagle3.files import Eagle3Files
 from talon_drafters.eagle3.options import default_states
 from talon_drafters.eagle3.training import Eagle3Training
 from talon_drafters.heads.feature_drafter import FeatureDrafter
 from talon_drafters.heads.unrolled import unrolled
-from talon_drafters.hydra.training import HydraTraining
 from talon_drafters.medusa.training import MedusaTraining
 from talon_drafters.training.answers import Text, append_texts, continue_texts, read_texts
 from talon_drafters.training.batches import LengthBatches, Texts, collate, draft_vocabulary, usable
-from talon_drafters.training.fit import Effort, Fitted, fit
+from talon_drafters.training.fit import Effort, Fitted, _check_start, fit
 from talon_drafters.training.head_training import Batch, Truth
 from talon_drafters.training.losses import soft_cross_entropy
 from talon_drafters.training.optimizer import optimizer_for
@@ -54,14 +53,10 @@ from talon_drafters.training.target_states import TargetLaw, TargetStates
 from talon_drafters.training.unrolled import StepCounter
 from talon_kernels.backends import ReferenceAttention
 from talon_tests.tiny_models import tiny_model
+from talon_tests.trained_heads import TRAINED, trainings
 
 VOCAB = 97
-TRAININGS = {
-    "eagle3": Eagle3Training(Eagle3Recipe(draft_vocab=VOCAB, steps=3)),
-    "medusa": MedusaTraining(MedusaRecipe(draft_vocab=VOCAB, steps=3)),
-    "hydra": HydraTraining(HydraRecipe(draft_vocab=VOCAB, steps=3)),
-    "hydra-prefix": HydraTraining(HydraRecipe(draft_vocab=VOCAB, steps=3, prefix=True)),
-}
+TRAININGS = trainings(draft_vocab=VOCAB, steps=3)
 
 
 def texts(count: int = 12, seed: int = 0) -> list[Text]:
@@ -178,7 +173,9 @@ def test_an_unrolled_step_sees_what_a_drafted_node_sees() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
-@pytest.mark.parametrize("kind", ["medusa", "hydra", "hydra-prefix"])
+@pytest.mark.parametrize(
+    "kind", [name for trained in TRAINED.values() if trained.counts_steps for name in trained.variants]
+)
 def test_a_head_is_trained_on_what_it_reads_when_it_drafts(
     kind: str, architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,8 +191,7 @@ def test_a_head_is_trained_on_what_it_reads_when_it_drafts(
             hidden.append(given)
             super().add(given)
 
-    for kind in ("hydra", "medusa"):
-        monkeypatch.setattr(f"talon_drafters.{kind}.training.StepCounter", Kept)
+    monkeypatch.setattr(f"{type(training).__module__}.StepCounter", Kept)
     (text,) = usable(texts(), 64)[:1]
     batch = collate([(text, None)])
     Fitted(training, head, model, torch.arange(VOCAB))(**batch)
@@ -450,14 +446,14 @@ def test_states_are_kept_that_the_recipe_reads_and_shared_by_recipes_that_read_t
     model, some = tiny_model("llama"), usable(texts(3), 64)
     tokens, here = sum(len(text.ids) for text in some), attrs.evolve(job, out=tmp_path)
     with Progress(console=Console(file=io.StringIO())) as progress:
-        stores = {kind: _states(TRAININGS[kind], model, some, here, progress) for kind in ("medusa", "hydra", "eagle3")}
-        assert [bar.completed for bar in progress.tasks] == [3, 3, 3]
+        stores = {kind: _states(TRAININGS[kind], model, some, here, progress) for kind in TRAINED}
+        assert [bar.completed for bar in progress.tasks] == [3] * len(TRAINED)
     layers = default_states(model.config.num_hidden_layers)
     three = "-".join(map(str, layers))
     sizes = {file.name: file.stat().st_size for file in tmp_path.glob("*.bin")}
     assert sizes == {"states.bin": tokens * 48 * 2, f"states-{three}.bin": tokens * 4 * 48 * 2}
     _, last = TargetStates(model, ())(torch.tensor([some[0].ids]))
-    for kind in ("medusa", "hydra"):
+    for kind in (name for name, trained in TRAINED.items() if trained.last_state):
         torch.testing.assert_close(stores[kind][0], last[0].to(torch.bfloat16), rtol=2**-7, atol=1e-3)
     assert torch.equal(stores["eagle3"][0][:, -48:], stores["medusa"][0])
 
@@ -471,7 +467,7 @@ def copy_texts(job: TrainingJob, folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "drafter", "epochs"),
-    [("eagle3", "eagle3", 12), ("medusa", "medusa", 30), ("hydra", "hydra", 12), ("hydra-prefix", "hydra", 12)],
+    [(kind, drafter, trained.epochs) for drafter, trained in TRAINED.items() for kind in trained.variants],
 )
 def test_a_tiny_training_improves_acceptance_and_its_drafter_is_lossless(
     job: TrainingJob, kind: str, drafter: str, epochs: int, tmp_path: Path
@@ -596,9 +592,9 @@ def test_another_job_is_not_mixed_in(job: TrainingJob, tmp_path: Path) -> None:
         (attrs.evolve(short, prompts=(tmp_path / "answers.jsonl",)), r"another texts \(prompts\)"),
     ):
         with pytest.raises(ValueError, match=changed):
-            run_job(TRAININGS["hydra"], model, None, other)
+            run_job(TRAININGS["eagle3"], model, None, other)
     with pytest.raises(ValueError, match=r"another target \(embeddings\)"):
-        run_job(TRAININGS["hydra"], tiny_model("gemma3"), None, short)
+        run_job(TRAININGS["eagle3"], tiny_model("gemma3"), None, short)
 
 
 def test_weights_to_start_from_must_be_of_the_same_shape(job: TrainingJob, tmp_path: Path) -> None:
@@ -614,9 +610,11 @@ def test_weights_to_start_from_must_be_of_the_same_shape(job: TrainingJob, tmp_p
     with pytest.raises(ValueError, match=r"has a draft vocabulary of 97; give draft_vocab=97"):
         run_job(MedusaTraining(MedusaRecipe(draft_vocab=40, steps=3)), model, None, start)
     with pytest.raises(
-        ValueError, match=r"have blocks.0.0.linear.weight of shape \(48, 48\); this recipe makes it of shape \(48, 96\)"
+        ValueError, match=r"have blocks.0.0.linear.bias of shape \(48,\); this recipe makes it of shape none, so start"
     ):
-        run_job(TRAININGS["hydra"], model, None, start)
+        run_job(TRAININGS["eagle3"], model, None, start)
+    with pytest.raises(ValueError, match=r"have weight of shape \(4, 4\); this recipe makes it of shape \(4, 6\)"):
+        _check_start(nn.Linear(6, 4, bias=False), {"weight": torch.zeros(4, 4)})
 
 
 # The optimizer

@@ -15,11 +15,8 @@ from talon_core.hf.target import _context
 from talon_core.plugins.parts import Parts
 from talon_core.plugins.registry import load_registry
 from talon_core.retrieval import IndexedVocabulary, Piece, write_index
-from talon_drafters import Eagle3Recipe, HydraRecipe, MedusaRecipe
-from talon_drafters.eagle3.training import Eagle3Training
-from talon_drafters.hydra.training import HydraTraining
-from talon_drafters.medusa.training import MedusaTraining
 from talon_tests.tiny_models import ARCHITECTURES, SMALL, tiny_model
+from talon_tests.trained_heads import TRAINED
 
 NEW_TOKENS, MATRIX_TOKENS = 24, 200
 PROMPT = torch.randint(3, 97, (21,), generator=torch.Generator().manual_seed(5))
@@ -60,11 +57,7 @@ POLICIES = {
     "specinfer": "specinfer:widths=3;1;1",
     "sampled-chain": "sampled-chain:length=4",
 }
-HEADS = {
-    "eagle3": Eagle3Training(Eagle3Recipe(draft_vocab=60)),
-    "medusa": MedusaTraining(MedusaRecipe(draft_vocab=60)),
-    "hydra": HydraTraining(HydraRecipe(draft_vocab=60, prefix=True)),
-}
+HEADS = {name: trained.made(draft_vocab=60, **trained.anywhere) for name, trained in TRAINED.items()}
 """Untrained: what they draft is mostly wrong."""
 
 DRAFTERS = {

@@ -18,6 +18,7 @@ from talon_core.retrieval import Piece, vocabulary_of, write_index
 from talon_drafters.checkpoints.files import shipped
 from talon_strategies.acceptance_head import shipped_head
 from talon_strategies.speckv import FEATURES
+from talon_tests.trained_heads import SHIPPED
 
 pytestmark = [pytest.mark.models, pytest.mark.slow]
 
@@ -62,9 +63,7 @@ DRAFTERS = {
     "smollm": (
         "ngram",
         "draft-model:skip=9-20",
-        "eagle3",
-        "hydra",
-        "medusa",
+        *SHIPPED,
         "hybrid",
         "lookahead",
         "conflayers",
@@ -75,10 +74,8 @@ DRAFTERS = {
 }
 ONCE = [("smollm", policy, "ngram") for policy in POLICIES] + [
     ("smollm", "talon", "draft-model:skip=9-20"),
-    ("smollm", "talon", "eagle3"),
+    *[("smollm", "talon", kind) for kind in SHIPPED],
     ("smollm", "eagle2", "eagle3"),
-    ("smollm", "talon", "hydra"),
-    ("smollm", "talon", "medusa"),
     ("smollm", "talon", "hybrid"),
     ("smollm", "chain", "pld"),
     ("smollm", "talon", "datastore"),
@@ -198,15 +195,11 @@ def test_the_network_of_speckv_was_fitted_on_the_model_as_it_is_loaded(request: 
     assert [one["weight_bits"] for one in traces if one["target"] == "smollm2-135m"] == [weight_bits(model)]
 
 
-SHIPPED_FOR_SMOLLM = {"eagle3": (2.1, 25e6), "hydra": (1.7, 8e6), "medusa": (1.6, 8e6)}
-"""Kinds of drafters that travel with TALON: tokens a pass that they must give with 16 nodes, and their most bytes."""
-
-
-@pytest.mark.parametrize("kind", SHIPPED_FOR_SMOLLM)
+@pytest.mark.parametrize("kind", SHIPPED)
 def test_a_shipped_drafter_is_small_and_guesses_well(
     request: pytest.FixtureRequest, prompts: list[str], kind: str
 ) -> None:
-    least, most_bytes = SHIPPED_FOR_SMOLLM[kind]
+    least, most_bytes = SHIPPED[kind]
     folder = shipped()[f"smollm2-135m-{kind}"]
     assert sum(file.stat().st_size for file in folder.iterdir()) <= most_bytes
     assert "## Licences" in (folder / "README.md").read_text()

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from talon_tests.trained_heads import KINDS
+
 TESTS = Path(__file__).parent.parent
 NEW_SHAPES = 1
 """Sizes of passes that the rounds counted may be the first to have: memory for each is sent once empty."""
@@ -30,10 +32,7 @@ COPIES = {
     "alone": (1, 1, 0),
     "ngram": (1, 1, 0),
     "draft model": (1, 1, 1),
-    "eagle": (1, 1, 1),
-    "eagle3": (1, 1, 1),
-    "medusa": (1, 1, 1),
-    "hydra": (2, 1, 1),  # tokens of a layer, and in front of them states
+    **{name: kind.rounds.copies for name, kind in KINDS.items()},
     "lookahead": (2, 2, 0),  # which nodes it asks about, and what the target says there
 }
 """Copies to the device and from it of a round, however many sequences it has, and of a pass of the drafter."""
@@ -79,10 +78,7 @@ DONE = {
     "conflayers": (0, 160),
     "hybrid": (0, 98),
     "lookahead": (12, 0),
-    "eagle": (0, 55),
-    "eagle3": (0, 72),
-    "hydra": (0, 46),
-    "medusa": (0, 34),
+    **{name: kind.rounds.done for name, kind in KINDS.items()},
     "drawn": (54, 0),
     "drawn alone": (54, 0),
     "drawn on the host": (66, 0),
@@ -133,7 +129,8 @@ def test_what_a_round_asks_that_is_drawn_on_the_host_does_not_grow(told):
     ("what", "part"),
     [
         *[(what, "verify") for what in ("plain", *DONE)],
-        *[(what, "draft") for what in ("draft model", "conflayers", "eagle", "eagle3", "hydra")],
+        *[(what, "draft") for what in ("draft model", "conflayers")],
+        *[(name, "draft") for name, kind in KINDS.items() if kind.rounds.waits],
     ],
 )
 def test_no_pass_is_over_before_its_device_was_waited_for(told, what, part):

@@ -5,18 +5,16 @@ A process of its own, as it has one more kind of device from then on.
 
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from transformers import LlamaConfig
 
 from talon_core import load
 from talon_core.certify.exact import Given
 from talon_core.decoding.decoder import Decoder
-from talon_core.drafter import FINAL_STATE, Drafter
 from talon_core.engine import engine, stages
 from talon_core.engine.bounds import Bounds
 from talon_core.hf.frontend import HFFrontend
@@ -27,25 +25,15 @@ from talon_core.request import Result
 from talon_core.rounds import Span
 from talon_core.rule import AcceptanceRule
 from talon_core.runtime import catching_up, transfers
-from talon_core.runtime.embeddings import shared_embedding
 from talon_core.testing.plain_device import PlainDevice
-from talon_drafters.eagle.network import EagleHead
-from talon_drafters.eagle3.network import Eagle3Config, Eagle3Head
-from talon_drafters.heads.feature_drafter import FeatureDrafter
-from talon_drafters.hydra.drafter import HydraDrafter
-from talon_drafters.hydra.files import ReadHydra
-from talon_drafters.hydra.network import HydraConfig, HydraHeads
-from talon_drafters.medusa.drafter import MedusaDrafter
-from talon_drafters.medusa.files import ReadMedusa
-from talon_drafters.medusa.network import MedusaConfig, MedusaHeads
 from talon_strategies import Match, RejectionWithoutReplacement, Talon, Traversal
 from talon_tests.pretended import Pretended, PretendedBackend
 from talon_tests.tiny_models import tiny_model
+from talon_tests.trained_heads import KINDS
 from talon_tests.two_devices import sends
 
 PROMPTS = [[5, 6, 7, 5, 6, 7, 5, 6], [11], [20, 21, 22, 23, 20, 21], [9, 9, 9]]
 TALON = "talon:budget=12,top_k=3"
-HEAD = {"hidden_size": 48, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
 METHODS = {
     "plain": (None, None),
     "ngram": ("ngram", "talon:budget=8,top_k=3"),
@@ -83,47 +71,12 @@ def _unmeasured(decoder: Decoder) -> Decoder:
     return decoder
 
 
-def eagle(model: Any, target: HFTarget, pretended: Pretended) -> Drafter:
-    config = LlamaConfig(**HEAD, vocab_size=model.config.vocab_size)
-    head = EagleHead(config, 1, True, model.get_output_embeddings())
-    pretended.move(head)
-    return FeatureDrafter(head, shared_embedding(model), target.vocab_size, target.executor())
-
-
-def eagle3(model: Any, target: HFTarget, pretended: Pretended) -> Drafter:
-    head = Eagle3Head(Eagle3Config(model.config, 48, model.config.vocab_size))
-    pretended.move(head)
-    return FeatureDrafter(head, shared_embedding(model), target.vocab_size, target.executor())
-
-
-def hydra(model: Any, target: HFTarget, pretended: Pretended) -> Drafter:
-    """With a prefix layer."""
-    heads = HydraHeads(HydraConfig(48, model.config.vocab_size, prefix=HEAD)).eval().requires_grad_(False)
-    pretended.move(heads)
-    return HydraDrafter(ReadHydra(heads, None), target)
-
-
-def medusa(model: Any, target: HFTarget, pretended: Pretended) -> Drafter:
-    heads = MedusaHeads(MedusaConfig(48, model.config.vocab_size)).eval().requires_grad_(False)
-    pretended.move(heads)
-    return MedusaDrafter(ReadMedusa(heads, None), target)
-
-
-HEADS: dict[str, tuple[tuple[int, ...], Callable[[Any, HFTarget, Pretended], Drafter]]] = {
-    "eagle": ((FINAL_STATE,), eagle),
-    "eagle3": ((1, 2, 3), eagle3),
-    "hydra": ((FINAL_STATE,), hydra),
-    "medusa": ((FINAL_STATE,), medusa),
-}
-"""The states that heads read, and a drafter with such heads of random weights."""
-
-
 def decoder_with(model: Any, pretended: Pretended, heads: str) -> Decoder:
     """As `decoder_on`, with heads of random weights."""
     torch.manual_seed(1)
-    features, drafter_with = HEADS[heads]
-    target = HFTarget(model, PretendedBackend(PlainDevice()), None, features, probe=False)
-    drafts = Given(drafter_with(model, target, pretended))
+    rounds = KINDS[heads].rounds
+    target = HFTarget(model, PretendedBackend(PlainDevice()), None, rounds.reads, probe=False)
+    drafts = Given(rounds.drafter(model, target, pretended))
     return _unmeasured(Decoder(target, Match(), Talon(budget=12, top_k=3), drafts, HFFrontend(model), bounds=AT_ONCE))
 
 
@@ -189,7 +142,7 @@ def main() -> None:
         pretended.move(model)
         for method in METHODS:
             told[method] = of_rounds(pretended, decoder_on(model, method), PROMPTS, {})
-        for heads in HEADS:
+        for heads in KINDS:
             told[heads] = of_rounds(pretended, decoder_with(model, pretended, heads), PROMPTS, {})
         decoder = decoder_on(model, "ngram")
         told["alone"] = of_rounds(pretended, decoder, PROMPTS[:1], {})

@@ -10,11 +10,8 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from talon_core.retrieval import IndexedVocabulary, Piece, write_index
-from talon_drafters import Eagle3Recipe, HydraRecipe, MedusaRecipe
 from talon_drafters.eagle.network import EagleHead
-from talon_drafters.eagle3.training import Eagle3Training
-from talon_drafters.hydra.training import HydraTraining
-from talon_drafters.medusa.training import MedusaTraining
+from talon_tests.trained_heads import trainings
 
 VOCAB = 3
 DRAFTED = torch.tensor([0, 2])
@@ -28,12 +25,7 @@ SIZES: dict[str, Any] = {
     "max_position_embeddings": 64,
     "vocab_size": VOCAB,
 }
-TRAINED = {
-    "eagle3": Eagle3Training(Eagle3Recipe(draft_vocab=2)),
-    "medusa": MedusaTraining(MedusaRecipe(draft_vocab=2, steps=3)),
-    "hydra": HydraTraining(HydraRecipe(draft_vocab=2, steps=3)),
-    "hydra-prefix": HydraTraining(HydraRecipe(draft_vocab=2, steps=3, prefix=True)),
-}
+TRAINED = trainings(draft_vocab=2, steps=3)
 NETWORKS = (*TRAINED, "eagle", "draft-model:skip=1", "conflayers")
 DRAFTERS = (*NETWORKS, "ngram", "pld", "datastore", "hybrid", "lookahead")
 """Keys of `drafter_specs`."""

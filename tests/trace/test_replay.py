@@ -31,6 +31,7 @@ from talon_drafters import Lookahead
 from talon_drafters.eagle.network import EagleHead
 from talon_strategies import Talon
 from talon_tests.prices import PricesByLength
+from talon_tests.trained_heads import KINDS
 
 DETERMINISTIC = {
     "none": "none",
@@ -72,10 +73,7 @@ PRICED = {
 OF_SMOLLM = (
     "ngram",
     "draft-model:skip=9-20",
-    "eagle",
-    "eagle3",
-    "hydra",
-    "medusa",
+    *KINDS,
     "hybrid",
     "conflayers:context=8,every=8",
 )
