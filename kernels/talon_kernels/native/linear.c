@@ -15,9 +15,9 @@
 #include "parts.h"
 
 #if REGISTERS == 32
-enum { MAX_ROWS = 8, MAX_DIRECT = 8, TWO_BANDS, DIRECT_COLUMNS = 4 };
+enum { MAX_ROWS = 8, MAX_DIRECT = 8, TWO_BANDS, DIRECT_COLUMNS = 4, MAX_NEAR = 8 };
 #else
-enum { MAX_ROWS = 6, MAX_DIRECT = 4, TWO_BANDS, DIRECT_COLUMNS = 4 };
+enum { MAX_ROWS = 6, MAX_DIRECT = 4, TWO_BANDS, DIRECT_COLUMNS = 4, MAX_NEAR = 8 };
 #endif
 
 // Where a tile reads W: float32 or bfloat16, a panel, blocks, and the first two again where the rows of W are short.
@@ -58,6 +58,10 @@ static Plan plans[SOURCES][MAX_ROWS + 2] = {
 
 // TILES tiles are taken with one band of x before the next band, and DIRECT_RUN columns of blocks that are read directly.
 enum { TILES = 8, DIRECT_RUN = 96 };
+
+// With more rows than MAX_DIRECT, up to MAX_NEAR, blocks are read directly by one band if x has at most so many numbers: it
+// stays in the first-level cache.
+enum { NEAR_FLOATS = 6144 };
 
 // Bands of x for which bfloat16 is widened each time it is loaded; for more it goes through a panel, as blocks do.
 enum { NARROW_BANDS = 4 };
@@ -230,11 +234,11 @@ INLINE void direct_tile(const int MR, const int NR, const int kind, const Task *
                 UNROLL for (int j = 0; j < NR; j++) of[j] = factors_of(kind, w + j * w_step, scales[j], eighth);
                 UNROLL for (int part = 0; part < BLOCK / V; part++) {
                     vf b[DIRECT_COLUMNS];
-                    ANEW(w);  // or bytes of two parts are kept, for which there are no registers
+                    if (NR > 1) ANEW(w);  // or bytes of two parts are kept, for which there are no registers
                     UNROLL for (int j = 0; j < NR; j++) b[j] = weights_of(kind, w + j * w_step, eighth, part, of[j]);
                     UNROLL for (int i = 0; i < MR; i++) {
                         vf a = load(x + i * x_step + part * V);
-                        IN_REGISTER(a);  // not loaded by each multiplication
+                        if (NR > 1) IN_REGISTER(a);  // not loaded by each multiplication
                         UNROLL for (int j = 0; j < NR; j++) acc[i * NR + j] = fma_of(a, b[j], acc[i * NR + j]);
                     }
                 }
@@ -296,13 +300,18 @@ INLINE void direct_tile(const int MR, const int NR, const int kind, const Task *
     DIRECT_OF(KIND, 1, 1, 3, 4), DIRECT_OF(KIND, 2, 1, 2, 3),                                                         \
         [3] = {[1] = direct_##KIND##_3_1, [2] = direct_##KIND##_3_2},                                                 \
         [4] = {[1] = direct_##KIND##_4_1, [2] = direct_##KIND##_4_2}
-#define DIRECT_MANY(KIND) DIRECT_FEW(KIND)
-#define DIRECT_MANY_OF(KIND) DIRECT_FEW_OF(KIND)
+#define DIRECT_MANY(KIND)                                                                                             \
+    DIRECT_FEW(KIND) DIRECT_TILE(KIND, 5, 1) DIRECT_TILE(KIND, 5, 2) DIRECT_TILE(KIND, 6, 1) DIRECT_TILE(KIND, 6, 2)  \
+    DIRECT_TILE(KIND, 7, 1) DIRECT_TILE(KIND, 8, 1)
+#define DIRECT_MANY_OF(KIND)                                                                                          \
+    DIRECT_FEW_OF(KIND), [5] = {[1] = direct_##KIND##_5_1, [2] = direct_##KIND##_5_2},                                \
+        [6] = {[1] = direct_##KIND##_6_1, [2] = direct_##KIND##_6_2}, [7] = {[1] = direct_##KIND##_7_1},              \
+        [8] = {[1] = direct_##KIND##_8_1}
 #endif
 DIRECT_MANY(Q4_0) DIRECT_MANY(Q4_1) DIRECT_MANY(Q5_0) DIRECT_MANY(Q5_1) DIRECT_MANY(Q8_0)
 DIRECT_FEW(Q4_K) DIRECT_FEW(Q5_K) DIRECT_FEW(Q6_K)
 
-static tile_fn *const direct_tiles[Q6_K + 1][MAX_DIRECT + 1][DIRECT_COLUMNS + 1] = {
+static tile_fn *const direct_tiles[Q6_K + 1][MAX_NEAR + 1][DIRECT_COLUMNS + 1] = {
     [Q4_0] = {DIRECT_MANY_OF(Q4_0)}, [Q4_1] = {DIRECT_MANY_OF(Q4_1)}, [Q5_0] = {DIRECT_MANY_OF(Q5_0)},
     [Q5_1] = {DIRECT_MANY_OF(Q5_1)}, [Q8_0] = {DIRECT_MANY_OF(Q8_0)}, [Q4_K] = {DIRECT_FEW_OF(Q4_K)},
     [Q5_K] = {DIRECT_FEW_OF(Q5_K)}, [Q6_K] = {DIRECT_FEW_OF(Q6_K)},
@@ -311,10 +320,17 @@ static tile_fn *const direct_tiles[Q6_K + 1][MAX_DIRECT + 1][DIRECT_COLUMNS + 1]
 // Whether W is read directly with the rows of a tile.
 static int has_tile(int kind, int64_t rows) { return direct_tiles[kind][rows][1] && plans[DIRECT][rows].columns; }
 
+// Whether W is read directly by one band of more rows than there are plans for.
+static int is_near(int kind, int64_t rows, int64_t K) {
+    if (MAX_NEAR == MAX_DIRECT || rows <= MAX_DIRECT || rows > MAX_NEAR) return 0;
+    return direct_tiles[kind][rows][1] && rows * K <= NEAR_FLOATS;
+}
+
 // Whether W is read directly, once or for both halves of the rows.
-static int is_direct(int kind, int64_t rows) {
+static int is_direct(int kind, int64_t rows, int64_t K) {
     if (kind > Q6_K || rows > 2 * MAX_DIRECT) return 0;
     if (rows <= MAX_DIRECT) return has_tile(kind, rows);
+    if (is_near(kind, rows, K)) return 1;
     return plans[DIRECT][TWO_BANDS].columns && has_tile(kind, rows / 2) && has_tile(kind, (rows + 1) / 2);
 }
 
@@ -481,7 +497,7 @@ static int placed_columns(const Product *p, int source, int64_t m0, int64_t rows
 // Columns [begin, end) of some rows of y, no more than a tile may have, where W is in blocks that are read directly.
 static void direct_band(const Product *p, int64_t m0, int64_t rows, int64_t begin, int64_t end) {
     tile_fn *const *of = direct_tiles[p->kind][rows];
-    const Plan plan = plans[DIRECT][rows];
+    const Plan plan = rows <= MAX_DIRECT ? plans[DIRECT][rows] : (Plan){rows <= 6 ? 2 : 1, 64, 0};
     const int64_t size = row_bytes(p->kind, p->K);
     Task t = {.x = p->x + m0 * p->K, .x_step = p->K, .w_step = size, .n = p->K, .first = 1, .last = 1, .N = p->N,
               .ahead = plan.distance * 64};
@@ -496,7 +512,7 @@ static void direct_band(const Product *p, int64_t m0, int64_t rows, int64_t begi
 
 // The same for up to twice as many rows: what one half has read is near when the other reads it.
 static void direct_columns(const Product *p, int64_t m0, int64_t rows, int64_t begin, int64_t end) {
-    if (rows <= MAX_DIRECT) {
+    if (rows <= MAX_DIRECT || is_near(p->kind, rows, p->K)) {
         direct_band(p, m0, rows, begin, end);
         return;
     }
@@ -512,10 +528,10 @@ int columns(const Product *p, int64_t begin, int64_t end) {
     // Blocks of rows that stay in the second-level cache while W goes by: where registers are few, that is a small one.
     const int64_t floats = REGISTERS == 16 ? 49152 : 131072, bands = REGISTERS == 16 ? 12 : MAX_ROWS;
     int64_t block = floats / (p->K > 0 ? p->K : 1) / bands * bands;
-    if (block < 4 * MAX_ROWS) block = 4 * MAX_ROWS;
+    if (block < 4 * bands) block = 4 * bands;
     for (int64_t m0 = 0; m0 < p->M; m0 += block) {
         int64_t rows = p->M - m0 < block ? p->M - m0 : block;
-        if (is_direct(p->kind, rows)) {
+        if (is_direct(p->kind, rows, p->K)) {
             direct_columns(p, m0, rows, begin, end);
             continue;
         }
