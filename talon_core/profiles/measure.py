@@ -78,8 +78,9 @@ class ProfilePlan:
     @property
     def tokens(self) -> int:
         """Most new tokens of a text while it is measured."""
-        rounds = (max(len(self.nodes), len(self.rows) * len(self.widths)) + len(PAUSES)) * self.repetitions
-        return (WARM_UP + rounds) * (LAYERS + 2) + sum(PAUSES) * self.repetitions + 1
+        rounds = max(len(self.nodes), len(self.rows) * len(self.widths)) * self.repetitions
+        alone = len(self.pauses()) * self.repetitions  # of these only the root is verified
+        return (WARM_UP + rounds) * (LAYERS + 2) + alone + 1
 
     def check(self, context_length: int | None) -> None:
         """Refuse what a model has no room for.
