@@ -16,9 +16,6 @@ from numpy.typing import NDArray
 SEED = 2601_07353
 """Of the factors; with another one, no checksum of an older file would be right."""
 
-MOST = 2**18
-"""Words that are multiplied at once: of rows of any width little memory is taken."""
-
 
 def sum_of(told: Mapping[str, Any], columns: Mapping[str, NDArray[Any]], read: frozenset[str]) -> int:
     """A CRC-32, which is read as fast as memory.
@@ -38,8 +35,8 @@ def sum_of(told: Mapping[str, Any], columns: Mapping[str, NDArray[Any]], read: f
 def row_sums(*columns: NDArray[Any]) -> NDArray[np.int32]:
     """A checksum of each row, of all columns together.
 
-    Each word of a row, of 32 bits or less, is multiplied by an odd factor of 64 bits that belongs to its place; kept is
-    the upper half of their sum modulo 2^64.
+    Each word of a row, of 32 bits or less, is multiplied by an odd factor that belongs to its place; the checksum is
+    their sum modulo 2^32. So a word that is changed changes it, and several hardly ever leave it as it was.
 
     Args:
         columns: whole or fractional numbers, shape `(rows, width)` each.
@@ -48,25 +45,21 @@ def row_sums(*columns: NDArray[Any]) -> NDArray[np.int32]:
         Shape `(rows,)`.
     """
     words = [_words(column) for column in columns]
-    wide, rows = sum(each.shape[1] for each in words), len(words[0])
-    factors, found = _factors(wide), np.zeros(rows, dtype=np.uint64)
-    step = max(1, MOST // max(wide, 1))
-    for first in range(0, rows, step):
-        place = 0
-        for each in words:
-            part = each[first : first + step]
-            found[first : first + step] += part.astype(np.uint64) @ factors[place : place + part.shape[1]]
-            place += part.shape[1]
-    return (found >> np.uint64(32)).astype(np.uint32).view(np.int32)
+    factors, place = _factors(sum(each.shape[1] for each in words)), 0
+    found = np.zeros(len(words[0]), dtype=np.uint32)
+    for each in words:
+        found += np.einsum("rw,w->r", each, factors[place : place + each.shape[1]])
+        place += each.shape[1]
+    return found.view(np.int32)
 
 
-def _words(column: NDArray[Any]) -> NDArray[Any]:
+def _words(column: NDArray[Any]) -> NDArray[np.uint32]:
     whole = np.ascontiguousarray(column)
-    return whole.view(np.uint16 if whole.dtype.itemsize == 2 else np.uint32)
+    return whole.astype(np.uint32) if whole.dtype.itemsize == 2 else whole.view(np.uint32)
 
 
 @lru_cache(maxsize=8)
-def _factors(count: int) -> NDArray[np.uint64]:
+def _factors(count: int) -> NDArray[np.uint32]:
     """Odd numbers, which are the same with any NumPy: a generator's own stream of bits is."""
-    drawn: NDArray[np.uint64] = np.random.PCG64(SEED).random_raw(count) | np.uint64(1)
-    return drawn
+    drawn: NDArray[np.uint64] = np.random.PCG64(SEED).random_raw(count)
+    return (drawn >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
