@@ -27,6 +27,8 @@ from typing import Any
 
 import attrs
 
+from talon_core.basics.paths import write_whole
+
 ROOT = Path(__file__).resolve().parents[1]
 KERNELS = str(ROOT / "tests/talon_tests/gpu_kernels.py")
 SANITIZER = "compute-sanitizer"
@@ -255,9 +257,7 @@ def write(out: Path, outcomes: Sequence[Outcome], found: Mapping[str, Any], smok
     """
     kernels = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else []
     report = {"environment": found, "smoke": smoke, "steps": [*map(attrs.asdict, outcomes)], "kernels": kernels}
-    newer = out.with_name(out.name + ".new")
-    newer.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    newer.replace(out)
+    write_whole(out, json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -60,10 +60,12 @@ class Kept(Generic[Thing]):
     def check_free(self, name: str) -> None:
         """Refuse a name that one of the user's own has.
 
+        Args:
+            name: has passed `check_name`.
+
         Raises:
-            ValueError: if it is taken, or is none, see `check_name`.
+            ValueError: if it is taken.
         """
-        self.check_name(name)
         if self.file_of(name) is not None:
             raise ValueError(
                 f"a {self.what} '{name}' of yours is there already; take another name, or give --replace to have it "

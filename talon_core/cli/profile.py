@@ -91,9 +91,8 @@ def measure(
     from talon_core.profiles.measure import ProfilePlan
     from talon_core.profiles.store import KEPT, check_name, profiles_folder, save_profile
 
-    if replace:
-        check_name(name)
-    else:
+    check_name(name)
+    if not replace:
         KEPT.check_free(name)
     check_folder(profiles_folder(), "the folder of profiles")
     if repetitions < 1:
