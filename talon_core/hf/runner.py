@@ -267,7 +267,9 @@ class ModelRunner:
         none = torch.empty((0, width), dtype=self.model.dtype, device=self.device)
         return {slot: torch.cat(of_one) if of_one else none for slot, of_one in kept.items()}
 
-    def prepare(self, slots: Collection[int], nodes: int, ends: frozenset[int] | None, drawn: bool) -> None:
+    def prepare(
+        self, slots: Collection[int], nodes: int, ends: frozenset[int] | None, drawn: Mapping[int, NodeDraws]
+    ) -> None:
         """As `Executor.prepare`, for `walk`, or without `ends` for `run`."""
         self.executor.prepare(slots, nodes, self._outputs, "outputs", ends, drawn)
 

@@ -159,7 +159,7 @@ class HFTarget(NetworkTarget):
     ) -> None:
         self.runner.cache.check_open(slots)
         _, ends, taken = _walked(greedy, drawn)
-        self.runner.prepare(slots, nodes, ends, bool(taken))
+        self.runner.prepare(slots, nodes, ends, taken)
 
     def verify(
         self,

@@ -1,6 +1,6 @@
 """Processors of several trees that differ in a number alone, called once: each row of scores has its own number."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import attrs
@@ -17,7 +17,9 @@ Called = Callable[[Any, Tensor, Tensor, float], Tensor]
 
 
 def _temperature(_: Any, scores: Tensor, column: Tensor, __: float) -> Tensor:
-    return scores / column.to(scores.dtype)
+    column = column.to(scores.dtype)
+    # as PyTorch divides by a single number
+    return scores * column.reciprocal() if scores.is_cuda else scores / column
 
 
 def _top_k(warper: Any, scores: Tensor, column: Tensor, most: float) -> Tensor:
@@ -60,6 +62,20 @@ def column_of(warper: Processor) -> tuple[str, Called] | None:
     return found if found is not None and type(getattr(warper, found[0], None)) in (int, float) else None
 
 
+def kind_of(warper: Processor) -> Hashable:
+    """The same only for processors that do the same to scores, but for the number that may differ."""
+    column = column_of(warper)
+    differs = None if column is None else column[0]
+    attributes = getattr(warper, "__dict__", {})  # one with slots has none
+    told = tuple(_told(name, value) for name, value in attributes.items() if name != differs)
+    # what has no attributes, as a function, is nobody else's equal
+    return type(warper), differs or told or id(warper), told
+
+
+def _told(name: str, value: Any) -> Hashable:
+    return name, type(value), value if isinstance(value, int | float | str) else id(value)
+
+
 @attrs.frozen(eq=False)
 class Columns:
     """The numbers of processors that differ from row to row.
@@ -95,7 +111,7 @@ def columns_of(
         starts: where the nodes of each slot start, shape `(slots + 1,)`.
         device: where the scores are.
     """
-    told: FloatArray = np.array([[_number(warper) for warper in own] for own in warpers], dtype=np.float64)
+    told: FloatArray = np.array([[number_of(warper) for warper in own] for own in warpers], dtype=np.float64)
     if (told == told[0]).all():
         return None
     numbers = np.zeros((int(starts[-1]), told.shape[1]))
@@ -104,6 +120,7 @@ def columns_of(
     return Columns(sent(numbers, device), tuple(told.max(axis=0).tolist()))
 
 
-def _number(warper: Processor) -> float:
+def number_of(warper: Processor) -> float:
+    """The number of a processor that may differ from row to row; 0 for one without."""
     found = column_of(warper)
     return 0.0 if found is None else float(getattr(warper, found[0]))

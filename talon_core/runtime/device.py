@@ -13,12 +13,12 @@ from torch import Tensor
 
 from talon_core.attention import AttentionBackend, DeviceBackend, PackedLayout, PackedShape, TooLargeError, TreeLayout
 from talon_core.runtime.cache import bucket
-from talon_core.runtime.draws import as_words, of_words
 from talon_core.runtime.executor import NOTHING, Executor, HostExecutor, Made, Numbers, TreeView, check_numbers
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.next_tokens import next_tokens
 from talon_core.runtime.pages import PADDING, PAGE_ROWS, PagedCache
 from talon_core.runtime.passes import TreePass
+from talon_core.runtime.recorded_draws import DRAW_FILL, DrawingForm, numbers_in, sent_draws
 from talon_core.runtime.recording import Recorder, Walk, Walks
 from talon_core.runtime.recordings import Recorded, Recordings
 from talon_core.runtime.transfers import Outbox, fetched, sent_together, wait_for
@@ -275,20 +275,21 @@ class DeviceExecutor(Executor):
             own = inputs.layout.parents[slot]
             walked = len(own) - unwalked.get(slot, 0)
             parents[slot][:walked] = own[:walked]
-        more = {"parents": np.concatenate(parents)}
+        more, starts = {"parents": np.concatenate(parents)}, inputs.layout.starts
         used: Tensor | None = None
         failed: set[int] = set()
-        if drawn:
-            # what is done with scores differs from request to request, so it is launched behind the recorded pass
-            starts = inputs.layout.starts
-            more["high"], more["low"] = as_words(starts, drawn)
+        form = DrawingForm.of(slots, drawn)
+        if drawn and form is None:
+            # what is done with these scores is launched behind the recorded pass
+            more.update(sent_draws(starts, drawn))
             made, given = self._run(inputs, self._drawing(work, kind), more)
-            numbers = of_words(given.more["high"], given.more["low"])
-            followed = next_tokens(made[0], numbers, starts, slots, drawn, unwalked)
+            followed = next_tokens(made[0], numbers_in(given.more), starts, slots, drawn, unwalked)
             used, failed = followed.numbers, followed.failed
             walks, self._walked = self._follow(followed.tokens, given, ends, followed.within)
         else:
-            walks, self._walked, made = self._run(inputs, self._walking(work, kind, ends), more)
+            if form is not None:
+                more.update(form.sent(starts, drawn))
+            walks, self._walked, made = self._run(inputs, self._walking(work, kind, ends, form), more)
         told = walks if used is None else torch.cat([walks.flatten(), used.int()])
         every = fetched(told).numpy().astype(np.int64).ravel()  # the round's only copy to the host
         found, numbers_of = every[: walks.numel()].reshape(walks.shape), every[walks.numel() :]
@@ -309,7 +310,7 @@ class DeviceExecutor(Executor):
         work: Callable[[TreeView], Made],
         kind: Hashable,
         ends: frozenset[int] | None = None,
-        drawn: bool = False,
+        drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> None:
         if not self._recordings.active:
             return
@@ -317,7 +318,9 @@ class DeviceExecutor(Executor):
             wanted: _Kind[Any] = self._plain(work, kind, {})
         else:
             self._keep(ends)
-            wanted = self._drawing(work, kind) if drawn else self._walking(work, kind, ends)
+            form = DrawingForm.of(slots, drawn)
+            behind = drawn and form is None
+            wanted = self._drawing(work, kind) if behind else self._walking(work, kind, ends, form)
         self._make_room([nodes if slot in slots else 0 for slot in range(len(self.cache.lengths))])
         width, batch, most = self.cache.width, self._batch.of(len(slots)), self._most.of(nodes)
         for queries in reversed(_buckets(min(len(slots) * nodes, MOST_PREPARED))):
@@ -341,16 +344,17 @@ class DeviceExecutor(Executor):
         return _Kind(kind, lambda given: work(self._view(given)), fill)
 
     def _walking(
-        self, work: Callable[[TreeView], Made], kind: Hashable, ends: frozenset[int]
+        self, work: Callable[[TreeView], Made], kind: Hashable, ends: frozenset[int], form: DrawingForm | None
     ) -> _Kind[tuple[Tensor, Tensor, Made]]:
         def walk(given: _DevicePass) -> tuple[Tensor, Tensor, Made]:
             made = work(self._view(given))
-            return *self._follow(made[0].argmax(-1), given, ends), made
+            tokens = made[0].argmax(-1) if form is None else form.tokens(made[0], given.more)
+            return *self._follow(tokens, given, ends), made
 
-        return _Kind(("walk", kind, ends), walk, {"parents": -1})
+        return _Kind(("walk", kind, ends, form), walk, {"parents": -1, **(form.fill if form is not None else {})})
 
     def _drawing(self, work: Callable[[TreeView], Made], kind: Hashable) -> _Kind[tuple[Made, _DevicePass]]:
-        fill = {"parents": -1, "high": 0, "low": 0}
+        fill = {"parents": -1, **DRAW_FILL}
         return _Kind(("draw", kind), lambda given: (work(self._view(given)), given), fill)
 
     def _keep(self, ends: frozenset[int]) -> None:

@@ -16,9 +16,6 @@ from talon_core.tree import FloatArray, IntArray
 MOST_SCORES = 1 << 24
 """Scores that are warped at a time: a law of so many takes 128 MiB in float64, and sorting them a few times as much."""
 
-LOW_BITS, BITS = 27, 53
-"""Of the 53 bits of a number that is drawn with, how many are sent apart: a pass is sent numbers of 32 bits."""
-
 
 def draw_tokens(scores: Tensor, numbers: Tensor) -> Tensor:
     """Draw a token from each row's law, the softmax of its scores in float64, by inversion.
@@ -130,21 +127,30 @@ def warped(scores: Tensor, draws: NodeDraws, columns: Columns | None = None) -> 
     return scores
 
 
-def as_words(starts: IntArray, drawn: Mapping[int, NodeDraws]) -> tuple[IntArray, IntArray]:
-    """The numbers of all nodes as they are sent: the high bits and the low ones, each of shape `(queries,)`, int64.
+NOT_DRAWN = -1.0
+"""The number of a node that nothing is drawn for."""
+
+
+def numbers_of(starts: IntArray, drawn: Mapping[int, NodeDraws]) -> FloatArray:
+    """The numbers of all nodes of a pass, shape `(queries,)`; `NOT_DRAWN` in trees without, and in those with tests.
 
     Args:
         starts: where the nodes of each slot start, shape `(slots + 1,)`.
-        drawn: by slot, for whole trees; nodes that nothing is drawn for have 0, and so have those of trees with tests.
+        drawn: by slot, for whole trees.
     """
-    numbers: FloatArray = np.zeros(int(starts[-1]))
+    numbers: FloatArray = np.full(int(starts[-1]), NOT_DRAWN)
     for slot, draws in drawn.items():
         if draws.numbers is not None and draws.tests is None:
             numbers[starts[slot] : starts[slot + 1]] = draws.numbers
-    whole = (numbers * 2.0**BITS).astype(np.int64)
-    return whole >> LOW_BITS, whole & ((1 << LOW_BITS) - 1)
+    return numbers
 
 
-def of_words(high: Tensor, low: Tensor) -> Tensor:
-    """What was sent as `as_words` says, float64."""
-    return (high.double() * 2.0**LOW_BITS + low.double()) * 2.0**-BITS
+def as_words(numbers: FloatArray) -> tuple[IntArray, IntArray]:
+    """Numbers as they are sent, as a pass is sent numbers of 32 bits: the bits of each in two, shape `(numbers,)`."""
+    low, high = numbers.astype("<f8").view("<i4").reshape(-1, 2).T.astype(np.int64)
+    return low, high
+
+
+def of_words(low: Tensor, high: Tensor) -> Tensor:
+    """What was sent as `as_words` says, shape `(numbers,)`, float64; the words are int32."""
+    return torch.stack((low, high), dim=-1).view(torch.float64)[:, 0]

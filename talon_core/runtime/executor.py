@@ -231,7 +231,7 @@ class Executor(ABC):
         work: Callable[[TreeView], Made],
         kind: Hashable,
         ends: frozenset[int] | None = None,
-        drawn: bool = False,
+        drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> None:
         """Record passes over trees of some sequences before they are wanted, where passes are recorded by their size.
 
@@ -243,7 +243,7 @@ class Executor(ABC):
             work: as for `run`.
             kind: likewise.
             ends: as for `walk`; None records passes of `run` without further numbers.
-            drawn: whether `walk` will be called with `drawn`.
+            drawn: as `walk` will have it, but for the numbers.
         """
 
     @abstractmethod

@@ -3,18 +3,16 @@
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import attrs
 import numpy as np
 import torch
 from torch import Tensor
 
-from talon_core.runtime.columns import Columns, column_of, columns_of
+from talon_core.runtime.columns import Columns, columns_of, kind_of
 from talon_core.runtime.draws import MOST_SCORES, WarperError, take_tokens, warped
 from talon_core.runtime.tested import TESTED
 from talon_core.runtime.tested_trees import sent_trees
-from talon_core.sampling import Processor
 from talon_core.target import ALL_WALKED, NO_TOKEN, DrawnTests, NodeDraws
 from talon_core.tree import IntArray
 
@@ -49,8 +47,8 @@ def next_tokens(
 ) -> Followed:
     """The token after each node of some trees. Trees whose scores are warped alike are served together.
 
-    Alike are processors that differ in a temperature, or the number of a top-k, top-p or min-p: what comes out on a CPU
-    has the bits of what they do alone. A GPU multiplies by the reciprocal of one temperature, and divides by many.
+    Alike are processors that differ in a temperature, or the number of a top-k, top-p or min-p: what comes out has the
+    bits of what they do alone.
 
     Args:
         logits: raw scores of all trees, one after another, shape `(queries, vocab)`.
@@ -125,20 +123,7 @@ class _Found:
 
 def _key(draws: NodeDraws) -> Hashable:
     """The same only for those that do the same to scores, but for numbers that may differ."""
-    return draws.numbers is None, draws.tests and draws.tests.order, tuple(map(_kind, draws.warpers))
-
-
-def _kind(warper: Processor) -> Hashable:
-    column = column_of(warper)
-    differs = None if column is None else column[0]
-    attributes = getattr(warper, "__dict__", {})  # one with slots has none
-    told = tuple(_told(name, value) for name, value in attributes.items() if name != differs)
-    # what has no attributes, as a function, is nobody else's equal
-    return type(warper), differs or told or id(warper), told
-
-
-def _told(name: str, value: Any) -> Hashable:
-    return name, type(value), value if isinstance(value, int | float | str) else id(value)
+    return draws.numbers is None, draws.tests and draws.tests.order, tuple(map(kind_of, draws.warpers))
 
 
 def _rows(starts: IntArray, slots: Sequence[int]) -> list[slice]:

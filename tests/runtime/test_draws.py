@@ -19,7 +19,7 @@ from talon_core.laws import Laws
 from talon_core.rule import Accepted, descend
 from talon_core.runtime import draws
 from talon_core.runtime.device import DeviceExecutor
-from talon_core.runtime.draws import as_words, draw_tokens, of_words, take_tokens
+from talon_core.runtime.draws import NOT_DRAWN, as_words, draw_tokens, numbers_of, of_words, take_tokens
 from talon_core.runtime.next_tokens import next_tokens
 from talon_core.sampling import Temperature
 from talon_core.target import NO_TOKEN, NodeDraws
@@ -124,9 +124,10 @@ def test_a_row_without_a_law_has_no_token_and_its_neighbours_have(wrong: float) 
 
 def test_numbers_are_sent_without_losing_a_bit() -> None:
     numbers = np.array([0.0, 1 / STEPS, 0.5, 1 - 1 / STEPS, *SeededChoices(0).ahead(96)])
-    high, low = as_words(np.array([0, 0, 100, 103]), {1: NodeDraws((), frozenset(), numbers)})
-    assert max(high.max(), low.max()) < 2**31
-    assert of_words(torch.from_numpy(high).int(), torch.from_numpy(low).int()).tolist() == [*numbers, 0, 0, 0]
+    every = numbers_of(np.array([0, 0, 100, 103]), {1: NodeDraws((), frozenset(), numbers)})
+    low, high = as_words(every)
+    assert abs(np.stack([low, high])).max() <= 2**31
+    assert of_words(torch.from_numpy(low).int(), torch.from_numpy(high).int()).tolist() == [*numbers, *[NOT_DRAWN] * 3]
 
 
 def test_many_rows_are_warped_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,146 @@
+"""Tokens that are drawn within a recorded pass: the numbers of processors are sent with it, whatever they are."""
+
+from collections.abc import Collection, Hashable, Mapping
+
+import attrs
+import numpy as np
+import torch
+from torch import Tensor
+
+from talon_core.runtime.columns import Columns, column_of, kind_of, number_of
+from talon_core.runtime.draws import NOT_DRAWN, as_words, numbers_of, of_words, take_tokens
+from talon_core.sampling import Processor
+from talon_core.target import NodeDraws
+from talon_core.tree import FloatArray, IntArray
+
+_DRAW = "draw"
+"""The name of the numbers that are drawn with."""
+
+_SOME: FloatArray = np.empty(0)
+"""Something is drawn; with which numbers is sent."""
+
+FEWEST_MOST = 64.0
+"""Any temperature is below it, and many a top-k."""
+
+HARMLESS = 1.0
+"""What is sent as the number of any processor for nodes that nothing is drawn for: each can be called with it."""
+
+
+def sent_draws(starts: IntArray, drawn: Mapping[int, NodeDraws]) -> dict[str, IntArray]:
+    """The numbers of all nodes of a pass as they are sent, by name: of 32 bits, each shape `(queries,)`, int64.
+
+    Args:
+        starts: where the nodes of each slot start, shape `(slots + 1,)`.
+        drawn: by slot, for whole trees.
+    """
+    return _words(_DRAW, numbers_of(starts, drawn))
+
+
+def numbers_in(more: Mapping[str, Tensor]) -> Tensor:
+    """The numbers of the nodes, out of what was sent, shape `(queries,)`, float64."""
+    return _number(_DRAW, more)
+
+
+def _words(name: str, values: FloatArray) -> dict[str, IntArray]:
+    return dict(zip(_names(name), as_words(values), strict=True))
+
+
+def _number(name: str, more: Mapping[str, Tensor]) -> Tensor:
+    return of_words(*(more[each] for each in _names(name)))
+
+
+def _names(name: str) -> tuple[str, str]:
+    return f"{name} low", f"{name} high"
+
+
+def _padding(name: str, value: float) -> dict[str, int]:
+    return {name: int(words[0]) for name, words in _words(name, np.array([value])).items()}
+
+
+DRAW_FILL = _padding(_DRAW, NOT_DRAWN)
+"""What is sent for padding, by the names of `sent_draws`."""
+
+
+@attrs.frozen
+class DrawingForm:
+    """How tokens are taken in a recorded pass: the best of some trees, and those of others drawn.
+
+    Scores are warped by processors of the same kinds in the same order, each with a number that is sent. Two forms are
+    equal where one recording does for both.
+
+    Attributes:
+        warpers: processors of these kinds; their own numbers are not looked at.
+        most: at least the largest number of each that is sent.
+        kinds: what the processors are; tells forms apart.
+    """
+
+    warpers: tuple[Processor, ...] = attrs.field(eq=False)
+    most: tuple[float, ...]
+    kinds: tuple[Hashable, ...]
+
+    @classmethod
+    def of(cls, slots: Collection[int], drawn: Mapping[int, NodeDraws]) -> "DrawingForm | None":
+        """The form of a pass; None if something is tested, or what is done with scores is not known here, or differs in
+        more than numbers.
+
+        Args:
+            slots: where tokens are taken.
+            drawn: in which of these, and how; the best of the raw scores in the others.
+        """
+        draws = [drawn[slot] for slot in sorted(slots) if slot in drawn]
+        if not draws or any(_is_unknown(one) for one in draws):
+            return None
+        kinds = {tuple(map(kind_of, one.warpers)) for one in draws}
+        if len(kinds) > 1:
+            return None
+        numbers = np.array([[number_of(warper) for warper in one.warpers] for one in draws]).reshape(len(draws), -1)
+        return cls(draws[0].warpers, tuple(map(_rounded_up, numbers.max(axis=0))), kinds.pop())
+
+    @property
+    def fill(self) -> dict[str, int]:
+        """What is sent for padding, by the names of `sent`."""
+        fill = dict(DRAW_FILL)
+        for name in self._columns:
+            fill |= _padding(name, HARMLESS)
+        return fill
+
+    def sent(self, starts: IntArray, drawn: Mapping[int, NodeDraws]) -> dict[str, IntArray]:
+        """What is sent for a pass, as `sent_draws` says, and the number of each processor for each node.
+
+        Args:
+            starts: where the nodes of each slot start, shape `(slots + 1,)`.
+            drawn: as for `of`.
+        """
+        more = sent_draws(starts, drawn)
+        for place, name in enumerate(self._columns):
+            column: FloatArray = np.full(int(starts[-1]), HARMLESS)
+            for slot, draws in drawn.items():
+                column[starts[slot] : starts[slot + 1]] = number_of(draws.warpers[place])
+            more |= _words(name, column)
+        return more
+
+    def tokens(self, logits: Tensor, more: Mapping[str, Tensor]) -> Tensor:
+        """The token after each node, shape `(queries,)`, int64, as `next_tokens` finds it.
+
+        Args:
+            logits: raw scores, shape `(queries, vocab)`.
+            more: what was sent, by name.
+        """
+        numbers, columns = numbers_in(more), [_number(name, more) for name in self._columns]
+        told = Columns(torch.stack(columns, dim=-1), self.most) if columns else None
+        drawn = take_tokens(logits, NodeDraws(self.warpers, frozenset(), _SOME), numbers, told)
+        return torch.where(numbers < 0, logits.argmax(-1), drawn)
+
+    @property
+    def _columns(self) -> list[str]:
+        return [f"warp {place}" for place in range(len(self.warpers))]
+
+
+def _is_unknown(draws: NodeDraws) -> bool:
+    """Whether these draws are of no form."""
+    return draws.tests is not None or draws.numbers is None or any(column_of(one) is None for one in draws.warpers)
+
+
+def _rounded_up(number: float) -> float:
+    """To a power of two, and one that is hardly ever exceeded, so that few forms come up."""
+    return float(2 ** np.ceil(np.log2(max(number, FEWEST_MOST))))
