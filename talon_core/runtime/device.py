@@ -324,8 +324,7 @@ class DeviceExecutor(Executor):
         self._make_room([nodes if slot in slots else 0 for slot in range(len(self.cache.lengths))])
         width, batch, most = self.cache.width, self._batch.of(len(slots)), self._most.of(nodes)
         for queries in reversed(_buckets(min(len(slots) * nodes, MOST_PREPARED))):
-            largest = min(nodes, max(1, queries - len(slots) + 1))  # where each of the others has one
-            shape = PackedShape(batch, node_room(largest), queries, min(most, queries))
+            shape = _shape(batch, queries, most)
             if self._recordings.has_place_for(_key(shape, width, wanted)):
                 with suppress(torch.OutOfMemoryError, TooLargeError):  # perhaps no pass as large will come
                     self._recorded(shape, width, wanted, now=False)
@@ -442,8 +441,7 @@ class DeviceExecutor(Executor):
         layout, table = inputs.layout.of_some(taking), self.cache.table(taking)
         own = layout.shape
         queries = bucket(own.queries)
-        most = min(self._most.of(own.most), queries)  # of one sequence alone this follows from its queries
-        shape = PackedShape(self._batch.of(own.batch), node_room(own.nodes), queries, most)
+        shape = _shape(self._batch.of(own.batch), queries, self._most.of(own.most), own.nodes)
         found = self._recorded(shape, table.shape[1], kind)
         _, rows = self.cache.next_rows(inputs.counts)
         which = np.repeat(np.arange(len(taking)), [inputs.counts[slot] for slot in taking])
@@ -497,6 +495,19 @@ class DeviceExecutor(Executor):
             self._movers = self.cache.reallocations, movers
         for device, mover in self._movers[1].items():
             mover(*(numbers.to(device, non_blocking=True) for numbers in (sequences, walks, table)))
+
+
+def _shape(batch: int, queries: int, most: int, nodes: int = 1) -> PackedShape:
+    """The layout of a pass: what trees have room for follows from the rest, as where whole trees are run.
+
+    Args:
+        batch: room for sequences.
+        queries: room for queries.
+        most: room for queries of one sequence, of which there are no more than of all.
+        nodes: of the largest tree.
+    """
+    most = min(most, queries)
+    return PackedShape(batch, node_room(max(nodes, most)), queries, most)
 
 
 def _key(shape: PackedShape, width: int, kind: _Kind[Any]) -> Hashable:

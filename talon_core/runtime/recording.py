@@ -174,7 +174,8 @@ class CudaGraphs(Recorder):
 
     Threads of a process capture one after another. Once a capture has broken off, nothing is captured any more in this
     process: the allocators of some versions of PyTorch take it for one that goes on, and then give no memory back, or
-    fail. A capture for which memory was too short ends as others do, and others follow it.
+    fail. A capture for which memory was too short, or in which somebody pressed Ctrl-C, ends as others do, and others
+    follow it.
     """
 
     def __init__(self) -> None:
@@ -194,17 +195,17 @@ class CudaGraphs(Recorder):
         self._warm_up(function, before)
         graph = torch.cuda.CUDAGraph()
         pool = self._last.pool() if self._last is not None else None
-        short = False
+        left: BaseException | None = None
         try:
             # in the mode "global", what other threads allocate would break the capture off
             with torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"):
                 try:
                     out = function()
-                except torch.OutOfMemoryError:
-                    short = True
+                except (torch.OutOfMemoryError, KeyboardInterrupt) as error:
+                    left = error
                     raise
         except BaseException as error:
-            if not (short and isinstance(error, torch.OutOfMemoryError)):  # that ends as others do
+            if error is not left:  # that ends as others do
                 _CAPTURES.failure = one_line(error)
             raise
         finally:

@@ -107,9 +107,9 @@ class Recordings:
         before = self._results.state()
         try:
             return self._recording.record(lambda: self._results.copied(work()))
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, KeyboardInterrupt) as error:
             self._results.go_back(before)  # nobody else writes to a larger piece
-            if not wanted:
+            if not wanted or isinstance(error, KeyboardInterrupt):
                 raise
         why = "a pass runs without a CUDA graph, which is slower: there is too little memory to record it"
         warnings.warn(why, RuntimeWarning, stacklevel=2)

@@ -118,16 +118,17 @@ def test_after_a_capture_that_failed_there_is_no_other(device: Callable[..., Str
 
 
 @pytest.mark.parametrize("launch", ["layers", "walk", "commit"])
-def test_a_capture_for_which_memory_is_too_short_keeps_no_other_from_being_captured(
-    device: Callable[..., StreamDevice], launch: str
+@pytest.mark.parametrize(("what", "error"), [("short", torch.OutOfMemoryError), ("pressed", KeyboardInterrupt)])
+def test_a_capture_that_memory_is_too_short_for_or_ctrl_c_ends_keeps_no_other_from_being_captured(
+    device: Callable[..., StreamDevice], launch: str, what: str, error: type[BaseException]
 ) -> None:
     one = device()
     recorder = CudaGraphs()
     _, earlier = recorder.record(partial(work, one))
-    one.short = lambda name: name == launch and one.capturing is not None
-    with pytest.raises(torch.OutOfMemoryError):
+    setattr(one, what, lambda name: name == launch and one.capturing is not None)
+    with pytest.raises(error):
         recorder.record(partial(work, one))
-    one.short = lambda _: False
+    setattr(one, what, lambda _: False)
     assert (one.current, one.sync_mode) == (one.main, 0)
     _, later = recorder.record(partial(work, one))
     for repeat in earlier, later:

@@ -15,7 +15,7 @@ from talon_core import TokenTree
 from talon_core.attention import PackedShape, TooLargeError
 from talon_core.runtime import recording, recordings
 from talon_core.runtime.cache import KeyValueCache, bucket
-from talon_core.runtime.device import PATIENCE, DeviceExecutor, node_room
+from talon_core.runtime.device import MOST_PREPARED, PATIENCE, DeviceExecutor, node_room
 from talon_core.runtime.executor import TreeView
 from talon_core.runtime.pages import PAGE_ROWS
 from talon_core.runtime.recording import CudaGraphs
@@ -149,6 +149,24 @@ def test_what_is_recorded_before_it_is_wanted_is_bounded() -> None:
     assert executor.cache.staged == [0] * 100
 
 
+@pytest.mark.parametrize("most", [8, 60, 100, 160])
+@pytest.mark.parametrize("slots", [1, 3])
+def test_rounds_behind_what_was_recorded_for_them_record_nothing(slots: int, most: int) -> None:
+    """Trees of any size up to the one that was told, together no more than is recorded beforehand."""
+    executor, recorder = recorded()
+    rng = np.random.default_rng(most)
+    prepared(executor, slots, most)
+    before = recorder.recorded
+    for _ in range(40):
+        counts = np.minimum(rng.integers(1, most + 1, slots), MOST_PREPARED // slots).tolist()
+        inputs = executor.inputs({slot: (chain(count), 0) for slot, count in enumerate(counts)})
+        executor.walk(inputs, outputs, "outputs", range(slots), frozenset())
+        for slot in range(slots):
+            executor.cache.close(slot)
+            executor.cache.open(slot, 200)
+    assert recorder.recorded == before > 0
+
+
 def test_a_size_for_which_there_is_no_memory_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     executor, recorder = recorded()
 
@@ -224,6 +242,23 @@ def test_a_kernel_that_there_is_no_room_for_ends_its_own_pass_alone(monkeypatch:
     assert (executor.recorded, executor.failure) == (5, None)
     assert executor.cache.staged == [0]
     assert device.current is device.main
+
+
+def test_ctrl_c_in_a_recording_takes_no_room_for_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is not taken for too little memory, after which a pass would run as it is."""
+    executor, recorder = recorded()
+    executor.call("sign", torch.neg, torch.ones(3, 2))
+
+    def record(function: Any) -> Any:
+        function()  # in memory for what it returns
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder, "record", record)
+        with pytest.raises(KeyboardInterrupt):
+            executor.call("sign", torch.neg, torch.ones(500, 2))
+    executor.call("half", torch.neg, torch.ones(3, 2))
+    assert recorder.retained == FEWEST_ROWS * 2 * 4
 
 
 def test_what_memory_is_too_short_for_drops_nothing_and_takes_no_room_for_results(

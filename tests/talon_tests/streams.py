@@ -98,11 +98,13 @@ class StreamDevice:
         waiting_copies: how many copies between host and device the host has waited for.
         numbers: of pieces of memory.
         short: tells of a launch, by its name, whether there is too little memory for it; that breaks no capture off.
+        pressed: tells of a launch, by its name, whether Ctrl-C is pressed before it.
     """
 
     def __init__(self, fails_at: int | None = None) -> None:
         self.fails_at = fails_at
         self.short: Callable[[str], bool] = lambda _: False
+        self.pressed: Callable[[str], bool] = lambda _: False
         self.done: list[str] = []
         self.modes: list[str] = []
         self.pools: list[object] = []
@@ -143,6 +145,8 @@ class StreamDevice:
     def launch(self, name: str, reads: tuple[str, ...] = (), writes: tuple[str, ...] = ()) -> None:
         """A kernel on the current stream, or one that is captured."""
         self.operate(name)
+        if self.pressed(name):
+            raise KeyboardInterrupt
         if self.short(name):
             raise torch.OutOfMemoryError(f"there is too little memory for {name}")
         if self.capturing is not None and self.capturing.stream is self.current:
