@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from talon_core.runtime.columns import Columns, column_of, kind_of, number_of
-from talon_core.runtime.draws import NOT_DRAWN, as_words, numbers_of, of_words, take_tokens
+from talon_core.runtime.draws import NOT_DRAWN, WarperError, as_words, numbers_of, of_words, take_tokens
 from talon_core.sampling import Processor
 from talon_core.target import NodeDraws
 from talon_core.tree import FloatArray, IntArray
@@ -125,10 +125,16 @@ class DrawingForm:
         Args:
             logits: raw scores, shape `(queries, vocab)`.
             more: what was sent, by name.
+
+        Raises:
+            RuntimeError: if the device cannot do it while it records, as anything else that is recorded may.
         """
         numbers, columns = numbers_in(more), [_number(name, more) for name in self._columns]
         told = Columns(torch.stack(columns, dim=-1), self.most) if columns else None
-        drawn = take_tokens(logits, NodeDraws(self.warpers, frozenset(), _SOME), numbers, told)
+        try:
+            drawn = take_tokens(logits, NodeDraws(self.warpers, frozenset(), _SOME), numbers, told)
+        except WarperError as error:  # no processor of the user's was called
+            raise error.__cause__ or error from None
         return torch.where(numbers < 0, logits.argmax(-1), drawn)
 
     @property
@@ -138,7 +144,13 @@ class DrawingForm:
 
 def _is_unknown(draws: NodeDraws) -> bool:
     """Whether these draws are of no form."""
-    return draws.tests is not None or draws.numbers is None or any(column_of(one) is None for one in draws.warpers)
+    return draws.tests is not None or draws.numbers is None or not all(map(_is_known, draws.warpers))
+
+
+def _is_known(warper: Processor) -> bool:
+    """Whether its number may be sent, and all else that it has are plain numbers, with which it raises no error."""
+    own = getattr(warper, "__dict__", {})  # one with slots has none
+    return column_of(warper) is not None and all(type(value) in (int, float) for value in own.values())
 
 
 def _rounded_up(number: float) -> float:

@@ -76,6 +76,25 @@ def test_what_is_warped_together_has_the_bits_of_what_is_warped_alone(
         assert torch.equal(together[starts[place] : starts[place + 1]], alone)
 
 
+class OfGPU(Tensor):
+    """A tensor of a CPU that says that it is on a GPU."""
+
+    is_cuda = True
+
+
+def test_on_a_gpu_temperatures_round_as_one_temperature_does_there() -> None:
+    """PyTorch multiplies by the reciprocal of a single number there, in the precision of the scores."""
+    scores = torch.randn(64, VOCAB)
+    temperatures = np.random.default_rng(0).uniform(0.1, 2.0, len(scores))
+    warper = OF.TemperatureLogitsWarper(1.0)
+    _, warp = COLUMNS[type(warper).__module__, type(warper).__name__]
+    column = torch.from_numpy(temperatures)[:, None]
+    found = warp(warper, scores.as_subclass(OfGPU), column, 2.0).as_subclass(Tensor)
+    expected = scores.numpy() * (np.float32(1) / temperatures.astype(np.float32))[:, None]
+    assert np.array_equal(found.numpy(), expected)
+    assert not np.array_equal(warp(warper, scores, column, 2.0).numpy(), expected)
+
+
 def test_a_top_p_is_taken_from_1_before_it_is_rounded() -> None:
     """As Python does it: what is left out adds up to exactly 1/32 here, which rounding the other way would allow."""
     scores = torch.full((2, VOCAB), -torch.inf)

@@ -107,6 +107,7 @@ def test_what_is_not_known_has_no_form() -> None:
         attrs.evolve(cool, tests=DrawnTests("in-turn", tree)),
         numbered(of.SuppressTokensLogitsProcessor([3])),
         numbered(of.TopPLogitsWarper(0.5), lambda _ids, scores: scores),
+        numbered(of.TopPLogitsWarper(0.5, filter_value="nothing")),  # raises an error, which is this text's alone
     ]
     for draws in unknown:
         assert DrawingForm.of([0], {0: draws}) is None
@@ -223,6 +224,32 @@ def test_a_walk_of_drawn_tokens_is_one_recording_with_nothing_behind_it(draws: d
         assert still.recorded == 1
         launched.append(seen.names)
     assert launched[0] == launched[1] != []
+
+
+class Asking(TorchDispatchMode):
+    """A device on which sorting waits for the host."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "sort" in str(function):
+            raise RuntimeError("sorting waits")
+        return function(*args, **(kwargs or {}))
+
+
+class Forbids(Recorder):
+    """Records nothing that waits."""
+
+    def record(self, function: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+        with Asking():
+            return function(), lambda: None
+
+
+def test_where_a_device_cannot_record_how_tokens_are_drawn_passes_run_as_they_are() -> None:
+    logits = torch.randn(128, VOCAB)
+    plain = walks_of(DeviceExecutor(PlainDevice(), CPU), DRAWS, logits)
+    executor = DeviceExecutor(PlainDevice(), CPU, Forbids())
+    with pytest.warns(RuntimeWarning, match="passes run without CUDA graphs, which is slower: sorting waits"):
+        assert walks_of(executor, DRAWS, logits) == plain
+    assert executor.failure == "sorting waits"
 
 
 def test_what_is_not_known_is_launched_behind_the_recording() -> None:
