@@ -27,6 +27,8 @@ from talon_core.tree import IntArray
 
 T = TypeVar("T")
 
+NO_MORE: Mapping[str, Tensor] = {}
+
 FEWEST_NODES = 64
 """Nodes of a tree that every pass has room for, so that growing trees change no shape."""
 
@@ -340,7 +342,7 @@ class DeviceExecutor(Executor):
         return {slot: found[row_of[slot] * longest :][: len(walk.path)] for slot, walk in walks.items()}
 
     def _plain(self, work: Callable[[TreeView], T], kind: Hashable, fill: Mapping[str, int]) -> _Kind[T]:
-        return _Kind(kind, lambda given: work(self._view(given)), fill)
+        return _Kind(kind, lambda given: work(self._view(given, given.more)), fill)
 
     def _walking(
         self, work: Callable[[TreeView], Made], kind: Hashable, ends: frozenset[int], form: DrawingForm | None
@@ -423,7 +425,8 @@ class DeviceExecutor(Executor):
         wait_for(self.device)  # what is given up may be of another stream, and be read in this one still
         self._recordings.forget()
 
-    def _view(self, given: _DevicePass) -> TreeView:
+    def _view(self, given: _DevicePass, more: Mapping[str, Tensor] = NO_MORE) -> TreeView:
+        """What a pass is shown; of further numbers only these, as what is for a walk is nothing to the pass."""
         held = {given.table.device: (given.layout, given.table)}
 
         def attend(query: Tensor, key: Tensor, value: Tensor, _: PackedLayout, **options: Any) -> Tensor:
@@ -432,8 +435,8 @@ class DeviceExecutor(Executor):
             layout, table = held[query.device]
             return self._backend.attend_packed(query, key, value, layout, table=table, **options)
 
-        more = {name: numbers.long() for name, numbers in given.more.items()}
-        return TreeView(given.ids.long(), given.positions.long(), TreePass(given.layout, attend), more)
+        asked = {name: numbers.long() for name, numbers in more.items()}
+        return TreeView(given.ids.long(), given.positions.long(), TreePass(given.layout, attend), asked)
 
     def _run(self, inputs: PassInputs, kind: _Kind[T], more: Mapping[str, IntArray]) -> T:
         self._make_room(inputs.counts)

@@ -22,6 +22,10 @@ _SOME: FloatArray = np.empty(0)
 FEWEST_MOST = 64.0
 """Any temperature is below it, and many a top-k."""
 
+LEAST_SHARE = 2
+"""Of so many trees one is drawn at least: in a recorded pass the scores of all of them are warped, those of trees whose
+best tokens are taken too. With few drawn ones that takes longer than to launch what is done with theirs."""
+
 HARMLESS = 1.0
 """What is sent as the number of any processor for nodes that nothing is drawn for: each can be called with it."""
 
@@ -81,14 +85,14 @@ class DrawingForm:
     @classmethod
     def of(cls, slots: Collection[int], drawn: Mapping[int, NodeDraws]) -> "DrawingForm | None":
         """The form of a pass; None if something is tested, or what is done with scores is not known here, or differs in
-        more than numbers.
+        more than numbers, or if hardly anything is drawn.
 
         Args:
             slots: where tokens are taken.
             drawn: in which of these, and how; the best of the raw scores in the others.
         """
         draws = [drawn[slot] for slot in sorted(slots) if slot in drawn]
-        if not draws or any(_is_unknown(one) for one in draws):
+        if not draws or LEAST_SHARE * len(draws) < len(slots) or any(_is_unknown(one) for one in draws):
             return None
         kinds = {tuple(map(kind_of, one.warpers)) for one in draws}
         if len(kinds) > 1:

@@ -16,6 +16,7 @@ from transformers.generation import logits_process
 from talon_core.choices import SeededChoices
 from talon_core.drawn import Drawn
 from talon_core.runtime.device import DeviceExecutor
+from talon_core.runtime.executor import TreeView
 from talon_core.runtime.next_tokens import next_tokens
 from talon_core.runtime.recorded_draws import DRAW_FILL, HARMLESS, DrawingForm, numbers_in, sent_draws
 from talon_core.runtime.recording import Recorder
@@ -60,7 +61,7 @@ def test_tokens_are_those_that_are_taken_behind_the_pass(
     logits = (torch.randn(rows, VOCAB) * 3).to(torch.bfloat16 if half else torch.float32)
     drawn = {}
     for slot, count in enumerate(counts):
-        if slot == 0 or data.draw(st.booleans()):
+        if slot % 2 == 0 or data.draw(st.booleans()):
             own = tuple(MADE[kind][0](data.draw(MADE[kind][1])) for kind in kinds)
             drawn[slot] = NodeDraws(own, frozenset(), SeededChoices(slot).ahead(count))
     slots = range(len(counts))
@@ -114,6 +115,13 @@ def test_what_is_not_known_has_no_form() -> None:
         assert DrawingForm.of([0, 1], {0: cool, 1: draws}) is None
         assert DrawingForm.of([0], {0: cool, 1: draws}) is not None  # where it is not taken part in
     assert DrawingForm.of([0, 1], {}) is None
+
+
+def test_where_few_trees_are_drawn_the_scores_of_all_others_are_left_alone() -> None:
+    cool = numbered(Temperature(0.5))
+    for drawn, trees, recorded in ((1, 1, True), (1, 2, True), (1, 3, False), (3, 6, True), (3, 7, False)):
+        form = DrawingForm.of(range(trees), dict.fromkeys(range(drawn), cool))
+        assert (form is not None) == recorded
 
 
 def test_padding_is_drawn_from_with_numbers_that_harm_nothing() -> None:
@@ -252,12 +260,30 @@ def test_where_a_device_cannot_record_how_tokens_are_drawn_passes_run_as_they_ar
     assert executor.failure == "sorting waits"
 
 
+BEHIND = {0: NodeDraws((of.SuppressTokensLogitsProcessor([3]),), frozenset(), np.full(4, 0.4))}
+
+
+@pytest.mark.parametrize("draws", [{}, DRAWS[1], BEHIND])
+def test_a_pass_is_not_shown_what_is_sent_for_the_walk(draws: dict[int, NodeDraws]) -> None:
+    """Each number would be brought to another type first, by a launch of its own."""
+    executor, seen = DeviceExecutor(PlainDevice(), CPU), []
+
+    def work(view: TreeView) -> tuple[Tensor]:
+        seen.append(dict(view.more))
+        return (torch.zeros(len(view.ids), VOCAB),)
+
+    for slot in (0, 1):
+        executor.cache.open(slot, 32)
+    inputs = executor.inputs({0: (TREE, 0), 1: (TREE, 0)})
+    executor.walk(inputs, work, "outputs", [0, 1], frozenset(), drawn=draws)
+    assert seen == [{}]
+
+
 def test_what_is_not_known_is_launched_behind_the_recording() -> None:
     still = Still()
     executor = DeviceExecutor(PlainDevice(), CPU, still)
-    logits, odd = torch.randn(128, VOCAB), {0: numbered(of.SuppressTokensLogitsProcessor([3]))}
-    odd[0] = attrs.evolve(odd[0], numbers=np.full(4, 0.4))
-    walks_of(executor, [odd], logits)
+    logits = torch.randn(128, VOCAB)
+    walks_of(executor, [BEHIND], logits)
     with Launched() as seen:
-        walks_of(executor, [odd], logits)
+        walks_of(executor, [BEHIND], logits)
     assert any("softmax" in name for name in seen.names)
