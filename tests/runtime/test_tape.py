@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from talon_core.testing.tape import TapeRecorder
+from talon_tests.launches import Launches
 
 ROWS = torch.arange(4.0)
 KEPT = torch.tensor([3, 1])
@@ -54,3 +55,14 @@ def test_what_stays_and_what_a_pass_makes_are_taken(work: Callable[[], Tensor]) 
     repeat()
     assert torch.equal(out, work())
     assert recorder.retained == out.untyped_storage().nbytes()
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_launch_is_what_makes_memory_whatever_it_may_do_elsewhere(inference: bool) -> None:
+    """In inference mode torch tells of other types and other orders as it does of views."""
+    numbers = torch.arange(6.0).view(2, 3)
+    with torch.inference_mode(inference), Launches() as launches:
+        numbers.view(3, 2), numbers.t(), numbers.reshape(6), numbers.contiguous(), numbers.to(numbers.dtype)
+        assert launches.counts.total() == 0
+        numbers.long(), numbers.t().reshape(6), numbers.t().contiguous()
+        assert launches.counts.total() == 3

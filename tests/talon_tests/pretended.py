@@ -18,7 +18,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 from talon_core.attention import DeviceBackend, PackedLayout
 from talon_core.testing.operands import leaves, mapped
-from talon_tests.launches import FREE
+from talon_tests.launches import is_launch
 
 KIND = "privateuseone"
 
@@ -117,10 +117,10 @@ class Pretended(TorchDispatchMode):
         if theirs and func.name() in ASKS:
             self.asked[func.name()] += 1
             self.waits.append(perf_counter())
-        if (theirs or place.type == KIND) and not func.is_view and func.name().partition(".")[0] not in FREE:
-            self.done += 1
+        here = mapped(_here, args), mapped(_here, kwargs)
         with _disable_current_modes():
-            out = func(*mapped(_here, args), **mapped(_here, kwargs))
+            out = func(*here[0], **here[1])
+        self.done += (bool(theirs) or place.type == KIND) and is_launch(func, here, out)
         moves = wanted is not None and bool(tensors) and tensors[0].device != wanted
         if moves:
             self._moved(tensors[0], place)

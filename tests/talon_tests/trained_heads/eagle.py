@@ -22,4 +22,4 @@ def drafter(model: Any, target: "HFTarget", pretended: "Pretended") -> Drafter:
     return FeatureDrafter(head, shared_embedding(model), target.vocab_size, target.executor())
 
 
-KIND = Kind("eagle", 0, Rounds((FINAL_STATE,), drafter, copies=(1, 1, 1), done=(0, 55)))
+KIND = Kind("eagle", 0, Rounds((FINAL_STATE,), drafter, copies=(1, 1, 1), done=(0, 65)))

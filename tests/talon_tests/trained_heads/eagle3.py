@@ -24,7 +24,7 @@ def drafter(model: Any, target: "HFTarget", pretended: "Pretended") -> Drafter:
 KIND = Kind(
     "eagle3",
     1,
-    Rounds((1, 2, 3), drafter, copies=(1, 1, 1), done=(0, 72)),
+    Rounds((1, 2, 3), drafter, copies=(1, 1, 1), done=(0, 82)),
     Trained(Eagle3Recipe, Eagle3Training, {"eagle3": {}}, epochs=12, counts_steps=False, last_state=False),
     shipped=(2.1, 25e6),
 )

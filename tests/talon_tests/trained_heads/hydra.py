@@ -26,7 +26,7 @@ KIND = Kind(
     "hydra",
     3,
     # tokens of a layer, and in front of them states
-    Rounds((FINAL_STATE,), drafter, copies=(2, 1, 1), done=(0, 46)),
+    Rounds((FINAL_STATE,), drafter, copies=(2, 1, 1), done=(0, 51)),
     Trained(
         HydraRecipe,
         HydraTraining,

@@ -24,7 +24,7 @@ def drafter(model: Any, target: "HFTarget", pretended: "Pretended") -> Drafter:
 KIND = Kind(
     "medusa",
     2,
-    Rounds((FINAL_STATE,), drafter, copies=(1, 1, 1), done=(0, 34), waits=False),
+    Rounds((FINAL_STATE,), drafter, copies=(1, 1, 1), done=(0, 36), waits=False),
     Trained(MedusaRecipe, MedusaTraining, {"medusa": {}}, epochs=30),
     shipped=(1.6, 8e6),
 )
