@@ -147,7 +147,8 @@ def numbers_of(starts: IntArray, drawn: Mapping[int, NodeDraws]) -> FloatArray:
 
 def as_words(numbers: FloatArray) -> tuple[IntArray, IntArray]:
     """Numbers as they are sent, as a pass is sent numbers of 32 bits: the bits of each in two, shape `(numbers,)`."""
-    low, high = numbers.astype("<f8").view("<i4").reshape(-1, 2).T.astype(np.int64)
+    words = np.ascontiguousarray(numbers, dtype="<f8").view("<i4")
+    low, high = words.reshape(-1, 2).T.astype(np.int64)
     return low, high
 
 

@@ -92,13 +92,16 @@ class DrawingForm:
             drawn: in which of these, and how; the best of the raw scores in the others.
         """
         draws = [drawn[slot] for slot in sorted(slots) if slot in drawn]
-        if not draws or LEAST_SHARE * len(draws) < len(slots) or any(_is_unknown(one) for one in draws):
+        if not draws or LEAST_SHARE * len(draws) < len(slots):
             return None
-        kinds = {tuple(map(kind_of, one.warpers)) for one in draws}
-        if len(kinds) > 1:
+        if any(one.tests is not None or one.numbers is None for one in draws):
             return None
-        numbers = np.array([[number_of(warper) for warper in one.warpers] for one in draws]).reshape(len(draws), -1)
-        return cls(draws[0].warpers, tuple(map(_rounded_up, numbers.max(axis=0))), kinds.pop())
+        kinds = {_KINDS.of(one.warpers) for one in draws}
+        (own,) = kinds if len(kinds) == 1 else (None,)
+        if own is None:
+            return None
+        most = np.max([_numbers_of(one.warpers) for one in draws], axis=0)
+        return cls(draws[0].warpers, tuple(map(_rounded_up, most)), own)
 
     @property
     def fill(self) -> dict[str, int]:
@@ -115,11 +118,11 @@ class DrawingForm:
             starts: where the nodes of each slot start, shape `(slots + 1,)`.
             drawn: as for `of`.
         """
+        of_slots: FloatArray = np.full((len(starts) - 1, len(self.warpers)), HARMLESS)
+        for slot, draws in drawn.items():
+            of_slots[slot] = _numbers_of(draws.warpers)
         more = sent_draws(starts, drawn)
-        for place, name in enumerate(self._columns):
-            column: FloatArray = np.full(int(starts[-1]), HARMLESS)
-            for slot, draws in drawn.items():
-                column[starts[slot] : starts[slot + 1]] = number_of(draws.warpers[place])
+        for name, column in zip(self._columns, np.repeat(of_slots, np.diff(starts), axis=0).T, strict=True):
             more |= _words(name, column)
         return more
 
@@ -146,9 +149,32 @@ class DrawingForm:
         return [f"warp {place}" for place in range(len(self.warpers))]
 
 
-def _is_unknown(draws: NodeDraws) -> bool:
-    """Whether these draws are of no form."""
-    return draws.tests is not None or draws.numbers is None or not all(map(_is_known, draws.warpers))
+def _numbers_of(warpers: tuple[Processor, ...]) -> list[float]:
+    return [number_of(warper) for warper in warpers]
+
+
+class _Kinds:
+    """What processors are, found once for those of a text: a batch has many, and they are asked about in each round."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[tuple[Processor, ...], tuple[Hashable, ...] | None]] = {}
+
+    def of(self, warpers: tuple[Processor, ...]) -> tuple[Hashable, ...] | None:
+        """The kind of each processor; None if one of them is not known here."""
+        held = self._found.get(id(warpers))
+        if held is not None and held[0] is warpers:
+            return held[1]
+        kinds = tuple(map(kind_of, warpers)) if all(map(_is_known, warpers)) else None
+        if len(self._found) >= MOST_KINDS:
+            self._found.clear()
+        self._found[id(warpers)] = warpers, kinds
+        return kinds
+
+
+MOST_KINDS = 256
+"""Texts whose processors are held."""
+
+_KINDS = _Kinds()
 
 
 def _is_known(warper: Processor) -> bool:

@@ -93,14 +93,15 @@ def test_the_reference_turns_pairs_and_writes_rows(case):
     query, key, value, cos, sin, keys, values, pages, rows = made(case)
     got = rotary_write_reference(query, key, value, cos, sin, keys, values, pages, rows, **how(case))
     half = case["rotary"] // 2
-    for row in range(case["count"]):
-        for pair in range(half):
-            a, b = (2 * pair, 2 * pair + 1) if case["interleaved"] else (pair, pair + half)
-            at = (pair, pair) if case["of_pairs"] else (a, b)
-            for one, own in ((got[row], query[row]), (keys[pages[row], :, rows[row]], key[row])):
-                torch.testing.assert_close(one[:, a], own[:, a] * cos[row, at[0]] - own[:, b] * sin[row, at[0]])
-                torch.testing.assert_close(one[:, b], own[:, b] * cos[row, at[1]] + own[:, a] * sin[row, at[1]])
-        assert torch.equal(values[pages[row], :, rows[row]], value[row])
+    for pair in range(half):
+        a, b = (2 * pair, 2 * pair + 1) if case["interleaved"] else (pair, pair + half)
+        at = (pair, pair) if case["of_pairs"] else (a, b)
+        for one, own in ((got, query), (keys[pages, :, rows], key)):
+            first = own[:, :, a] * cos[:, at[0], None] - own[:, :, b] * sin[:, at[0], None]
+            torch.testing.assert_close(one[:, :, a], first)
+            second = own[:, :, b] * cos[:, at[1], None] + own[:, :, a] * sin[:, at[1], None]
+            torch.testing.assert_close(one[:, :, b], second)
+    assert torch.equal(values[pages, :, rows], value)
 
 
 def test_rows_that_nobody_reads_may_go_to_one_place(device):

@@ -6,21 +6,26 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
+import attrs
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from transformers.generation.logits_process import TopKLogitsWarper, TopPLogitsWarper
 
 from talon_core import TokenTree
 from talon_core.attention import PackedShape, TooLargeError
 from talon_core.runtime import recording, recordings
 from talon_core.runtime.cache import KeyValueCache, bucket
 from talon_core.runtime.device import MOST_PREPARED, PATIENCE, DeviceExecutor, node_room
+from talon_core.runtime.draws import take_tokens
 from talon_core.runtime.executor import TreeView
 from talon_core.runtime.pages import PAGE_ROWS
 from talon_core.runtime.recording import CudaGraphs
 from talon_core.runtime.results import FEWEST_ROWS, SharedResults
 from talon_core.runtime.transfers import Outbox
+from talon_core.sampling import Temperature
+from talon_core.target import NodeDraws
 from talon_core.testing.plain_device import PlainDevice
 from talon_core.testing.tape import TapedBackend, TapeRecorder
 from talon_tests.streams import StreamDevice
@@ -29,6 +34,22 @@ CPU = torch.device("cpu")
 VOCAB, WIDTH, LARGEST = 50, 6, 90
 TABLE = torch.randn(VOCAB, VOCAB, generator=torch.Generator().manual_seed(0))
 STATES = torch.randn(VOCAB, WIDTH, generator=torch.Generator().manual_seed(1))
+
+
+Draw = dict[int, NodeDraws]
+"""How tokens are drawn, by slot; the numbers are still to come."""
+
+NO_NUMBERS = np.empty(0)
+DRAWS: list[Draw] = [
+    {slot: NodeDraws((Temperature(0.5 + slot),), frozenset(), NO_NUMBERS) for slot in range(4)},
+    {
+        slot: NodeDraws(
+            (Temperature(0.7), TopKLogitsWarper(9 + slot), TopPLogitsWarper(0.9 - 0.1 * slot)), frozenset(), NO_NUMBERS
+        )
+        for slot in range(2)
+    },
+]
+"""Of all slots, and of some: in a pass over four, that is half of them."""
 
 
 def outputs(view: TreeView) -> tuple[Tensor, Tensor]:
@@ -58,28 +79,36 @@ class Inputs:
         return sum(one.numbers.nbytes + one.there.nbytes for one in self.alive)
 
 
-def mixed_requests(count: int) -> Iterator[tuple[bool, dict[int, TokenTree]]]:
-    """Whether each is walked, and its trees: of one to four sequences, and of all sizes."""
+def mixed_requests(count: int) -> Iterator[tuple[Draw | None, dict[int, TokenTree]]]:
+    """How each is walked, if it is, and its trees: of one to four sequences, and of all sizes."""
     rng = np.random.default_rng(0)
+    ways: list[Draw | None] = [None, {}, {}, DRAWS[0], DRAWS[1]]
     for _ in range(count):
         sizes = rng.integers(1, LARGEST, int(rng.integers(1, 5)))
         trees = {
             slot: TokenTree(rng.integers(0, VOCAB, size), np.arange(-1, size - 1), np.zeros(size))
             for slot, size in enumerate(sizes.tolist())
         }
-        yield bool(rng.integers(2)), trees
+        yield ways[int(rng.integers(len(ways)))], trees
 
 
-def run(executor: DeviceExecutor, walked: bool, trees: dict[int, TokenTree]) -> list[Tensor]:
+def run(executor: DeviceExecutor, way: Draw | None, trees: dict[int, TokenTree]) -> list[Tensor]:
     """The logits and features of a pass, in memory of their own."""
     for slot in range(4):
         executor.cache.open(slot, 2 * LARGEST)
     inputs = executor.inputs({slot: (tree, 0) for slot, tree in trees.items()})
-    if walked:
-        made, walks = executor.walk(inputs, outputs, "outputs", [*trees], frozenset())
+    if way is not None:
+        drawn = {
+            slot: attrs.evolve(own, numbers=np.full(len(trees[slot]), 0.3))
+            for slot, own in way.items()
+            if slot in trees
+        }
+        made, walks = executor.walk(inputs, outputs, "outputs", [*trees], frozenset(), drawn=drawn)
         states = executor.walked_rows(made[1][: inputs.layout.queries], inputs, walks)
         for slot, (path, token, _) in walks.items():
-            assert token == int(TABLE[trees[slot].tokens[path[-1]]].argmax())
+            last = TABLE[trees[slot].tokens[path[-1:]]]
+            own = take_tokens(last, drawn[slot], torch.tensor([0.3]).double()) if slot in drawn else last.argmax(-1)
+            assert token == int(own)
             assert torch.equal(states[slot], STATES[trees[slot].tokens[path]])
     else:
         made = executor.run(inputs, outputs, "outputs")
@@ -92,17 +121,17 @@ def test_a_hundred_mixed_requests_keep_few_recordings_and_one_memory(monkeypatch
     inputs, recorder = Inputs(), TapeRecorder()
     executor = DeviceExecutor(TapedBackend(PlainDevice()), CPU, recorder, inputs)
     most = 0
-    for walked, trees in mixed_requests(100):
+    for way, trees in mixed_requests(100):
         most = max(most, sum(map(len, trees.values())))
         ids = torch.from_numpy(np.concatenate([tree.tokens for tree in trees.values()]))
-        for found, expected in zip(run(executor, walked, trees), (TABLE[ids], STATES[ids]), strict=True):
+        for found, expected in zip(run(executor, way, trees), (TABLE[ids], STATES[ids]), strict=True):
             assert torch.equal(found, expected)
         assert len(recorder.alive) <= 10
         rows = max(FEWEST_ROWS, 1 << (bucket(most) - 1).bit_length())
         walks = sum(FEWEST_ROWS * (2 + 2 * nodes) * 4 for nodes in (64, 256))  # for the longest paths of each
         assert recorder.retained <= rows * (VOCAB + WIDTH) * 4 + walks
-        queries = bucket(most)  # each has an id, a position, a page, a row there and a parent
-        largest = PackedShape(4, 256, queries, queries).size + 4 * executor.cache.width + 5 * queries
+        queries = bucket(most)  # each has an id, a position, a page, a row there, a parent, and eight parts of numbers
+        largest = PackedShape(4, 256, queries, queries).size + 4 * executor.cache.width + 13 * queries
         assert inputs.retained <= 10 * largest * 4 * 2
         assert len(inputs.alive) <= 10
     assert executor.recorded == len(recorder.alive) == 10

@@ -18,7 +18,8 @@ HEADS = ((32, 1), (8, 4), (4, 7), (8, 8))
 DIMS = ((128, 128), (64, 64), (256, 256), (192, 128))
 """Numbers of a head's keys and of its values. But for the first, only the largest batches of them are looked at."""
 
-CONTEXTS, NODES, BATCHES = (2048, 8192, 32768), (1, 16, 64), (1, 3, 8, 64)
+CONTEXTS, NODES, BATCHES = (2048, 8192, 32768), (1, 16, 64, 256), (1, 3, 8, 64)
+"""Of the largest trees, the largest batches are not looked at."""
 
 
 @attrs.frozen
@@ -67,7 +68,8 @@ def least_even(multiprocessors: int, kind: str, held: Mapping[str, int]) -> Occu
     """
     found = []
     for dims, (kv_heads, group), nodes, (what, sequences) in product(DIMS, HEADS, NODES, _batches()):
-        if dims != DIMS[0] and len(sequences) < BATCHES[-1]:
+        largest = len(sequences) == BATCHES[-1]
+        if (dims != DIMS[0] and not largest) or (nodes == NODES[-1] and largest):
             continue
         cut = blocks(*dims, nodes * group, torch.bfloat16, kind)
         programs = multiprocessors * _held(held, f"attend bf16 {dims[0]} rows={cut.rows}", group, len(sequences))
