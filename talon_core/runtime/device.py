@@ -125,11 +125,13 @@ class _Kind(Generic[T]):
         key: tells it apart from others.
         work: does it.
         fill: by the name of further numbers what is padding.
+        draws: whether tokens are drawn in it.
     """
 
     key: Hashable
     work: Callable[[_DevicePass], T]
     fill: Mapping[str, int]
+    draws: bool = False
 
 
 class _Memory:
@@ -280,7 +282,7 @@ class DeviceExecutor(Executor):
         more, starts = {"parents": np.concatenate(parents)}, inputs.layout.starts
         used: Tensor | None = None
         failed: set[int] = set()
-        form = DrawingForm.of(slots, drawn)
+        form = self._form(slots, drawn)
         if drawn and form is None:
             # what is done with these scores is launched behind the recorded pass
             more.update(sent_draws(starts, drawn))
@@ -320,7 +322,7 @@ class DeviceExecutor(Executor):
             wanted: _Kind[Any] = self._plain(work, kind, {})
         else:
             self._keep(ends)
-            form = DrawingForm.of(slots, drawn)
+            form = self._form(slots, drawn)
             behind = drawn and form is None
             wanted = self._drawing(work, kind) if behind else self._walking(work, kind, ends, form)
         self._make_room([nodes if slot in slots else 0 for slot in range(len(self.cache.lengths))])
@@ -341,6 +343,10 @@ class DeviceExecutor(Executor):
         row_of = {slot: row for row, slot in enumerate(_taking(inputs))}
         return {slot: found[row_of[slot] * longest :][: len(walk.path)] for slot, walk in walks.items()}
 
+    def _form(self, slots: Collection[int], drawn: Mapping[int, NodeDraws]) -> DrawingForm | None:
+        """How tokens are drawn within the pass; None where none are, or behind it."""
+        return DrawingForm.of(slots, drawn) if self._recordings.draws else None
+
     def _plain(self, work: Callable[[TreeView], T], kind: Hashable, fill: Mapping[str, int]) -> _Kind[T]:
         return _Kind(kind, lambda given: work(self._view(given, given.more)), fill)
 
@@ -352,7 +358,8 @@ class DeviceExecutor(Executor):
             tokens = made[0].argmax(-1) if form is None else form.tokens(made[0], given.more)
             return *self._follow(tokens, given, ends), made
 
-        return _Kind(("walk", kind, ends, form), walk, {"parents": -1, **(form.fill if form is not None else {})})
+        fill = {"parents": -1, **(form.fill if form is not None else {})}
+        return _Kind(("walk", kind, ends, form), walk, fill, draws=form is not None)
 
     def _drawing(self, work: Callable[[TreeView], Made], kind: Hashable) -> _Kind[tuple[Made, _DevicePass]]:
         fill = {"parents": -1, **DRAW_FILL}
@@ -481,7 +488,8 @@ class DeviceExecutor(Executor):
         if found is None:
             memory = _Memory(shape, width, kind.fill, lambda size: self._outbox(size, self.device))
             memory.send_nothing()
-            found = self._recordings.record(key, memory, lambda: self._work(memory, kind), on_cache=True, wanted=now)
+            work = partial(self._work, memory, kind)
+            found = self._recordings.record(key, memory, work, on_cache=True, wanted=now, draws=kind.draws)
         return found
 
     def _work(self, memory: _Memory, kind: _Kind[T]) -> T:

@@ -241,13 +241,18 @@ def _asking_raises() -> Iterator[None]:
 class Recording:
     """A recorder for as long as it works.
 
+    Args:
+        recorder: likewise; None records nothing.
+        then: what happens when it does not work any more, for the warning.
+
     Attributes:
         failure: why it does not any more.
     """
 
-    def __init__(self, recorder: Recorder | None) -> None:
+    def __init__(self, recorder: Recorder | None, then: str = "passes run without CUDA graphs") -> None:
         self.failure: str | None = None
         self._recorder = recorder
+        self._then = then
 
     @property
     def active(self) -> bool:
@@ -269,6 +274,6 @@ class Recording:
         except RuntimeError as error:  # the model asks its device for something; it runs, but not as a graph
             self.failure = one_line(error)
             self._recorder = None
-            why = f"passes run without CUDA graphs, which is slower: {self.failure}"
+            why = f"{self._then}, which is slower: {self.failure}"
             warnings.warn(why, RuntimeWarning, stacklevel=2)
             return None

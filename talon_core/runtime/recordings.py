@@ -43,6 +43,7 @@ class Recordings:
 
     def __init__(self, recorder: Recorder | None) -> None:
         self._recording = Recording(recorder)
+        self._drawing = Recording(recorder, "tokens are drawn behind CUDA graphs, not within them")
         self._results = SharedResults()
         self._kept: dict[Hashable, Recorded] = {}
         self.tried = 0
@@ -51,6 +52,11 @@ class Recordings:
     def failure(self) -> str | None:
         """Why nothing is recorded any more, if recording something has failed."""
         return self._recording.failure
+
+    @property
+    def draws(self) -> bool:
+        """Whether passes in which tokens are drawn can be recorded, as far as is known; without a recorder, too."""
+        return self._drawing.failure is None
 
     @property
     def active(self) -> bool:
@@ -74,7 +80,13 @@ class Recordings:
         return key not in self._kept and len(self._kept) < MOST_RECORDED
 
     def record(
-        self, key: Hashable, inputs: Any, work: Callable[[], Any], on_cache: bool, wanted: bool = True
+        self,
+        key: Hashable,
+        inputs: Any,
+        work: Callable[[], Any],
+        on_cache: bool,
+        wanted: bool = True,
+        draws: bool = False,
     ) -> Recorded:
         """Record what comes under a key for the first time.
 
@@ -85,6 +97,7 @@ class Recordings:
             on_cache: as in `Recorded`.
             wanted: whether it is done now, so that it is kept as what runs as it is where memory is too short to record
                 it. A warning says so.
+            draws: whether tokens are drawn in it. Where that cannot be recorded, other passes may be still.
 
         Returns:
             What is kept now; without `repeat` where nothing is recorded, or memory was too short for it.
@@ -94,7 +107,7 @@ class Recordings:
         """
         moves = self._results.moves
         self.tried += self.active
-        made = self._made(work, wanted)
+        made = self._made(self._drawing if draws and self.active else self._recording, work, wanted)
         if self._results.moves != moves or (made is None and self._recording.failure is not None):
             self._forget_results()  # they keep memory of before, or are not repeated any more
         recorded = Recorded(inputs, None, None, on_cache) if made is None else Recorded(inputs, *made, on_cache)
@@ -103,10 +116,12 @@ class Recordings:
             del self._kept[next(iter(self._kept))]
         return recorded
 
-    def _made(self, work: Callable[[], Any], wanted: bool) -> tuple[Any, Callable[[], None]] | None:
+    def _made(
+        self, recording: Recording, work: Callable[[], Any], wanted: bool
+    ) -> tuple[Any, Callable[[], None]] | None:
         before = self._results.state()
         try:
-            return self._recording.record(lambda: self._results.copied(work()))
+            return recording.record(lambda: self._results.copied(work()))
         except (torch.OutOfMemoryError, KeyboardInterrupt) as error:
             self._results.go_back(before)  # nobody else writes to a larger piece
             if not wanted or isinstance(error, KeyboardInterrupt):

@@ -1,5 +1,6 @@
 """Tokens that are drawn within a recorded pass: those that come out where they are drawn behind it."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -243,21 +244,40 @@ class Asking(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-class Forbids(Recorder):
+class Forbids(TapeRecorder):
     """Records nothing that waits."""
 
     def record(self, function: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
         with Asking():
-            return function(), lambda: None
+            function()  # as a device finds it
+        return super().record(function)
 
 
-def test_where_a_device_cannot_record_how_tokens_are_drawn_passes_run_as_they_are() -> None:
+def test_where_a_device_cannot_record_how_tokens_are_drawn_they_are_drawn_behind_recorded_passes() -> None:
     logits = torch.randn(128, VOCAB)
-    plain = walks_of(DeviceExecutor(PlainDevice(), CPU), DRAWS, logits)
-    executor = DeviceExecutor(PlainDevice(), CPU, Forbids())
-    with pytest.warns(RuntimeWarning, match="passes run without CUDA graphs, which is slower: sorting waits"):
-        assert walks_of(executor, DRAWS, logits) == plain
-    assert executor.failure == "sorting waits"
+    plain = walks_of(DeviceExecutor(PlainDevice(), CPU), [*DRAWS, {}], logits)
+    executor = DeviceExecutor(TapedBackend(PlainDevice()), CPU, Forbids())
+    with pytest.warns(RuntimeWarning, match="drawn behind CUDA graphs, .*: sorting waits"):
+        assert walks_of(executor, DRAWS[:1], logits) == plain[:1]
+    assert (executor.failure, executor.recorded) == (None, 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert walks_of(executor, [*DRAWS, {}], logits) == plain
+    assert (executor.failure, executor.recorded) == (None, 2)  # one to draw behind, and the greedy one
+
+
+def test_where_a_pass_itself_cannot_be_recorded_nothing_is_tried_again() -> None:
+    class Never(Still):
+        def record(self, function: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+            self.recorded += 1
+            raise RuntimeError("a pass waits")
+
+    recorder, logits = Never(), torch.randn(128, VOCAB)
+    executor = DeviceExecutor(PlainDevice(), CPU, recorder)
+    with pytest.warns(RuntimeWarning, match="passes run without CUDA graphs, which is slower: a pass waits"):
+        walks_of(executor, [{}], logits)
+    walks_of(executor, DRAWS, logits)
+    assert (executor.failure, recorder.recorded) == ("a pass waits", 1)
 
 
 BEHIND = {0: NodeDraws((of.SuppressTokensLogitsProcessor([3]),), frozenset(), np.full(4, 0.4))}
