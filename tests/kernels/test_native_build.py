@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -254,6 +255,37 @@ def test_a_compiler_that_does_not_end_is_given_up(monkeypatch, tmp_path, cache):
     with pytest.raises(BuildError, match=r"does not run: .* timed out"):
         build_library(Library)
     assert list(cache.iterdir()) == []
+
+
+def test_programs_run_together_and_say_what_each_of_them_says():
+    commands = [["sh", "-c", f"echo {number} >&2; sleep 0.1; exit {number}"] for number in range(5)]
+    assert build.run_together(commands, 10) == [(number, f"{number}\n") for number in range(5)]
+
+
+@pytest.mark.parametrize("stops", ["too long", "pressed", "no program"])
+def test_what_runs_together_ends_together(monkeypatch, tmp_path, stops):
+    alive = tmp_path / "alive"
+    longest = ["sh", "-c", f"echo $$ > {alive}; exec sleep 60"]
+    seconds = 0.3 if stops == "too long" else 60
+    if stops == "pressed":
+        wait = subprocess.Popen.wait
+
+        def pressed(process, timeout=None):
+            if timeout == 60:
+                raise KeyboardInterrupt
+            return wait(process, timeout)
+
+        monkeypatch.setattr(subprocess.Popen, "wait", pressed)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    until_there = ["sh", "-c", f"while ! [ -s {alive} ]; do sleep 0.01; done"]
+    other = ["no-such-program"] if stops == "no program" else until_there
+    started = time.monotonic()
+    with pytest.raises((subprocess.TimeoutExpired, KeyboardInterrupt, FileNotFoundError)):
+        build.run_together([longest, other, longest], seconds)
+    assert time.monotonic() - started < 30
+    if alive.exists() and alive.read_text():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(alive.read_text()), 0)
 
 
 def test_a_compiler_reads_no_input(monkeypatch, tmp_path, cache):

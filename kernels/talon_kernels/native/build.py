@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -163,26 +163,85 @@ def processor() -> str:
 def compile_sources(compiler: list[str], target: Path) -> None:
     """Compile all sources into the shared library `target`, with the first set of flags the compiler takes.
 
+    Each source is compiled by a process of its own, on each processor one at a time. What they make stands beside the
+    library.
+
     Raises:
         BuildError: if it takes none; the text ends with the first error of the last try.
     """
-    sources = [str(Path(__file__).with_name(name)) for name in SOURCES]
-    problem = ""
+    folder = Path(__file__).parent
+    objects = {name: target.with_name(f"{name}.o") for name in SOURCES}
+    problem: str | None = ""
     for flags in flag_sets():
-        command = [*compiler, *COMMON_FLAGS, *flags, *sources, "-o", str(target), "-lm"]
+        command = [*compiler, *COMMON_FLAGS, *flags]
+        alone = [one for one in command if one != "-shared"]
+        each = [(name, made, [*alone, "-c", str(folder / name), "-o", str(made)]) for name, made in objects.items()]
+        each.sort(key=lambda one: -(folder / one[0]).stat().st_size)
         try:
-            done = run_quietly(command, COMPILE_SECONDS)
+            problem = _problem([made for _, made, _ in each], [how for _, _, how in each])
+            if problem is None:
+                link = [*command, *map(str, objects.values()), "-o", str(target), "-lm"]
+                problem = _problem([target], [link])
         except (OSError, subprocess.SubprocessError) as error:
             raise BuildError(f"the C compiler {shlex.join(compiler)} does not run: {error}") from error
-        if done.returncode == 0 and target.exists():
+        if problem is None:
             return
-        said = done.stderr.decode(errors="replace")
-        problem = next((line for line in said.splitlines() if "error" in line), " ".join(said.split())[:200])
-        if done.returncode == 0:
-            problem = "it ended without an error but wrote no file; is it a C compiler?"
-        elif not problem:
-            problem = f"it ended with status {done.returncode} and without a word"
     raise BuildError(f"{shlex.join(compiler)} cannot compile the native kernels: {problem}")
+
+
+def _problem(made: Sequence[Path], commands: Sequence[list[str]]) -> str | None:
+    """Run a compiler; the first error that it says, or None if it has made each of these files."""
+    for path, (status, said) in zip(made, run_together(commands, COMPILE_SECONDS), strict=True):
+        if status == 0 and path.exists():
+            continue
+        if status == 0:
+            return "it ended without an error but wrote no file; is it a C compiler?"
+        problem = next((line for line in said.splitlines() if "error" in line), " ".join(said.split())[:200])
+        return problem or f"it ended with status {status} and without a word"
+    return None
+
+
+def run_together(commands: Sequence[list[str]], seconds: float) -> list[tuple[int, str]]:
+    """Run programs that read nothing, as many at a time as there are processors; what takes longest stands first.
+
+    Where one fails to start or to end, or Ctrl-C is pressed, the others end with it.
+
+    Returns:
+        The exit status of each, and what it has written to its standard error.
+
+    Raises:
+        OSError: if one cannot be started.
+        subprocess.TimeoutExpired: if one takes longer.
+    """
+    at_once = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found: dict[int, tuple[int, str]] = {}
+    running: list[tuple[int, subprocess.Popen[bytes]]] = []
+    with contextlib.ExitStack() as stack:
+        said = [stack.enter_context(tempfile.TemporaryFile()) for _ in commands]
+
+        def end_one() -> None:
+            place, process = running[-1]  # the first takes longest
+            status = process.wait(seconds)
+            said[place].seek(0)
+            found[place] = status, said[place].read().decode(errors="replace")
+            running.pop()
+
+        try:
+            for place, command in enumerate(commands):
+                if len(running) == at_once:
+                    end_one()
+                nothing = subprocess.DEVNULL
+                process = subprocess.Popen(
+                    command, stdin=nothing, stdout=nothing, stderr=said[place], start_new_session=True
+                )
+                running.append((place, process))
+            while running:
+                end_one()
+        finally:
+            for _, process in running:
+                process.kill()
+                process.wait()
+    return [found[place] for place in range(len(commands))]
 
 
 def run_quietly(command: list[str], seconds: float) -> subprocess.CompletedProcess[bytes]:
