@@ -121,7 +121,7 @@ def main() -> None:
             optimizer.step()
             optimizer.zero_grad()
             schedule.step()
-            total, done = total + float(loss), done + 1
+            total, done = total + loss.item(), done + 1
         print(f"epoch {epoch + 1}: loss {total / len(texts):.3f}, {time.perf_counter() - started:.0f} s", flush=True)
     save_head(head, vocabulary, options.out)
 
