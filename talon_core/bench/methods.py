@@ -18,6 +18,7 @@ from talon_core.defaults import (
 from talon_core.engine.ahead.place import parse_place
 from talon_core.peer import Peer
 from talon_core.plugins.parts import Parts, Resolved, built, made_schedule, resolve
+from talon_core.plugins.presets import known_presets
 from talon_core.plugins.registry import Registry, load_registry
 from talon_core.plugins.specs import spelled
 from talon_core.rule import MEASURED, Lossless
@@ -133,9 +134,18 @@ def parse_method(
         parts = Parts(*chosen, attention, lossy=lossy, schedule=schedule, draft_on=place)
         resolved = resolve(parts, registry)
     except (LookupError, ValueError) as error:
-        raise ValueError(f"method '{name}': {error}{hint}") from error
+        raise ValueError(f"method '{name}': {_without_drafter(registry, name, drafter) or f'{error}{hint}'}") from error
     resolved = attrs.evolve(resolved, found_on=None)  # what is compared has one meaning, whatever it runs on
     return Method(name, resolved, standing(resolved.rule, resolved.policy))
+
+
+def _without_drafter(registry: Registry, name: str, drafter: str) -> str:
+    """What is wrong where a policy stands in the place of the drafter; empty where none does."""
+    first = drafter.partition(":")[0].strip()
+    if first in registry.names("drafter") or first not in (*registry.names("tree policy"), *known_presets()):
+        return ""
+    separator = " / " if SPACED.search(name) else "/"
+    return f"'{first}' is a policy, and a method begins with its drafter: write '{DEFAULT_DRAFTER}{separator}{name}'"
 
 
 def _behind(name: str) -> tuple[str, str, str, str]:

@@ -23,7 +23,8 @@ from talon_core.plugins.specs import spelled
 from talon_core.rule import CLAIMED
 
 if TYPE_CHECKING:
-    from talon_core.cli.session import Session
+    from rich.console import RenderableType
+
     from talon_core.decoding.decoder import Decoder
     from talon_core.profiles.profile import Profile
     from talon_core.request import Result
@@ -161,7 +162,11 @@ def generate(
     if timeline is not None:
         write_timeline(timeline, result.rounds, model, _said_of(resolved))
     if show_tree or tree_svg is not None:
-        _show(session, result, show_tree, tree_svg)
+        picture = session.picture(result)
+        if picture is None:
+            note(f"there is no tree to show: {_why_no_tree(resolved)}")
+        else:
+            _show(picture, show_tree, tree_svg)
     if result.finish_reason == "interrupted":
         current().interrupted = None  # which the figures above have said
         raise typer.Exit(INTERRUPTED)
@@ -276,11 +281,15 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def _show(session: "Session", result: "Result", on_terminal: bool, file: Path | None) -> None:
-    picture = session.picture(result)
-    if picture is None:
-        note("there is no tree to show: nothing was drafted")
-        return
+def _why_no_tree(resolved: Resolved) -> str:
+    if resolved.policy is None:
+        return "nothing was drafted"
+    return (
+        "no guess of the drafter joined one; --policy chain:length=3 takes its best guesses, however unlikely they are"
+    )
+
+
+def _show(picture: "RenderableType", on_terminal: bool, file: Path | None) -> None:
     if on_terminal:
         console = stderr()
         console.print()

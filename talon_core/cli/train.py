@@ -43,7 +43,7 @@ def train(
         float | None, typer.Option(parser=opts.number, metavar="T", help="Of every second answer; 0.7.")
     ] = None,
     epochs: Annotated[
-        float | None, typer.Option(parser=opts.number, metavar="X", help="Passes over the texts.")
+        float | None, typer.Option(parser=opts.number, metavar="X", help="Passes over the texts; 3.")
     ] = None,
     batch_tokens: Annotated[
         int | None, typer.Option(parser=opts.whole_number, metavar="N", help="Tokens of a training batch; 2048.")

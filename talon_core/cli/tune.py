@@ -15,6 +15,7 @@ from talon_core.cli import options as opts
 from talon_core.cli.costs import costs_for
 from talon_core.cli.output import if_interrupted, note, print_json, wide_stdout
 from talon_core.cli.progress import progress
+from talon_core.defaults import NONE
 from talon_core.engine.ahead.place import check_usable, parse_place
 from talon_core.plugins.presets import KEPT, as_text, check_meaning, check_preset_name, save_preset
 from talon_core.plugins.registry import Registry, load_registry
@@ -315,6 +316,14 @@ def _notes(found: "Tuned") -> None:
     gain = found.gains[found.space.base].left_out
     if gain.low is None or gain.low <= 1:
         note(f"that it is faster than '{found.space.base}' is not shown on prompts left out; record more of them")
+    plain = found.gains[NONE].left_out
+    if plain.high is not None and plain.high < 1:
+        note(
+            f"by the profile it is slower than plain decoding on prompts left out ({plain.median:.3f} times as fast); "
+            "for prompts like these take --policy none"
+        )
+    elif plain.low is None or plain.low <= 1:
+        note("that it is faster than plain decoding is not shown on prompts left out; record more of them")
     share = found.own_time[found.best.spec]
     if share > MUCH:
         note(f"the policy itself takes {100 * share:.0f} % of the time here, which is left out of all figures")

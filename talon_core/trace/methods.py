@@ -1,9 +1,9 @@
-"""What is tried on a trace, written `policy/rule`, or `drafter/policy/rule`."""
+"""What is tried on a trace, written `policy`, `policy/rule`, `drafter/policy` or `drafter/policy/rule`."""
 
 from collections.abc import Sequence
 
 from talon_core.bench.methods import SPACED
-from talon_core.defaults import DEFAULT_RULE
+from talon_core.defaults import DEFAULT_DRAFTER, DEFAULT_POLICY, DEFAULT_RULE
 from talon_core.drafter import DrafterSpec
 from talon_core.plugins.parts import Parts, Resolved, built, resolve
 from talon_core.plugins.registry import Registry
@@ -41,12 +41,23 @@ def parse_parts(spec: str, registry: Registry) -> tuple[str | None, Resolved]:
     first = pieces[0].partition(":")[0].strip()
     drafter = pieces.pop(0) if len(pieces) > 1 and first in registry.names("drafter") else None
     if not 1 <= len(pieces) <= 2 or not pieces[0]:
-        raise ValueError(f"method '{name}' is written policy, policy/rule or drafter/policy/rule")
+        raise ValueError(f"method '{name}' is written policy, policy/rule, drafter/policy or drafter/policy/rule")
     policy, rule = (*pieces, "")[:2]
     try:
         return drafter, resolve(Parts(policy=policy, rule=rule or DEFAULT_RULE), registry)
     except (LookupError, ValueError) as error:
-        raise ValueError(f"method '{name}': {error}") from error
+        why = error if drafter is not None else _misplaced(registry, name, first) or error
+        raise ValueError(f"method '{name}': {why}") from error
+
+
+def _misplaced(registry: Registry, name: str, first: str) -> str:
+    """What is wrong where a drafter stands in the place of the policy; empty where none does."""
+    if first == DEFAULT_DRAFTER:
+        rest = name.partition("/")[2].strip() or DEFAULT_POLICY
+        return f"the trace's own drafter is taken where none is named: write '{rest}'"
+    if first in registry.names("drafter"):
+        return f"'{first}' is a drafter, and a policy stands behind it: write '{name}/{DEFAULT_POLICY}'"
+    return ""
 
 
 def _drafter(spec: str, trace: Trace, recorded: DrafterSpec | None, registry: Registry) -> DrafterSpec | None:

@@ -109,6 +109,10 @@ def test_a_method_with_a_plugins_rule_is_lossless_by_its_own_word(liar):
     [
         ("", "a method is empty"),
         ("n-gram", "method 'n-gram': no drafter 'n-gram'; did you mean 'ngram'?"),
+        ("talon-cost", "'talon-cost' is a policy, and a method begins with its drafter: write 'auto/talon-cost'"),
+        ("talon:budget=8/match", "a method begins with its drafter: write 'auto/talon:budget=8/match'"),
+        ("talon / match", "a method begins with its drafter: write 'auto / talon / match'"),
+        ("default", "'default' is a policy, and a method begins with its drafter: write 'auto/default'"),
         ("ngram/tallon", "did you mean 'talon'?"),
         ("ngram/talon/mach", "did you mean 'match'?"),
         ("ngram/talon:budgt=3", "did you mean 'budget'?"),

@@ -124,7 +124,14 @@ def test_the_tree_is_drawn_on_stderr_and_saved(talon, model, tmp_path):
 def test_there_is_no_tree_to_draw_without_a_policy(talon, model):
     ran = talon("generate", SENTENCE, "--model", model, "--max-new-tokens", "3", "--policy", "none", "--show-tree")
     assert ran.status == 0
-    assert "no tree to show" in ran.err
+    assert "no tree to show: nothing was drafted" in ran.err
+
+
+def test_where_no_guess_joins_a_tree_it_is_said_how_to_see_them(talon, model):
+    command = ("generate", SENTENCE, "--model", model, "--max-new-tokens", "6", "--drafter", "ngram", "--show-tree")
+    hidden = talon(*command, "--policy", "talon:least=0.999")
+    assert "no tree to show: no guess of the drafter joined one; --policy chain:length=3 takes" in hidden.err
+    assert "accepted" in talon(*command, "--policy", "chain:length=3").err
 
 
 def test_a_stop_string_ends_the_text(talon, model):

@@ -211,7 +211,10 @@ def test_an_unfinished_trace_is_tried_as_far_as_it_goes(
     [
         ("talom", "method 'talom': no tree policy 'talom'; did you mean 'talon'?"),
         ("talon:budgt=3", "method 'talon:budgt=3': "),
-        ("a/b/c/d", "method 'a/b/c/d' is written policy, policy/rule or drafter/policy/rule"),
+        ("a/b/c/d", "is written policy, policy/rule, drafter/policy or drafter/policy/rule"),
+        ("ngram", "'ngram' is a drafter, and a policy stands behind it: write 'ngram/default'"),
+        ("ngram/talom", "no tree policy 'talom'; did you mean 'talon'?"),
+        ("auto/talon", "the trace's own drafter is taken where none is named: write 'talon'"),
         ("", "method '' is written policy"),
         ("medusa/talon", "the trace is of the drafter 'draft-model:skip=1', and 'medusa' needs the model"),
         ("sequoia", "its policy draws from whole laws of the drafter, and the trace has none; record with --laws"),

@@ -289,6 +289,23 @@ def test_what_readers_should_know_is_told(tune: Any, tmp_path: Path, monkeypatch
     assert "the policy itself takes 20 % of the time here" in ran.err
 
 
+@pytest.mark.parametrize(
+    ("times", "told"),
+    [
+        (1, None),
+        (12, "that it is faster than plain decoding is not shown on prompts left out"),
+        (20, "it is slower than plain decoding on prompts left out (0.8"),
+    ],
+)
+def test_a_policy_that_is_not_faster_than_plain_decoding_is_told(tune: Any, times: int, told: str | None) -> None:
+    here = find_profile("h200-llama-3.1-8b").as_dict()
+    draft = [[rows, width, times * seconds] for rows, width, seconds in here["draft"]]
+    save_profile(Profile.from_dict({**here, "name": "dear", "draft": draft}))
+    ran = tune("--profile", "dear", "--other-machine", *SMALL)
+    assert ran.status == 0, ran.err
+    assert told in ran.err if told else "plain decoding" not in ran.err
+
+
 def wrong(part: str, key: str, value: Any) -> Callable[[dict[str, Any]], None]:
     def change(manifest: dict[str, Any]) -> None:
         manifest[part][key] = value
