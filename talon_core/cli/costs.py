@@ -22,13 +22,15 @@ def costs_for(profile: str, traces: Sequence["Trace"], other_machine: bool) -> "
     """
     from talon_core.profiles.store import check_used, find_profile
     from talon_core.trace.processes import apart
+    from talon_core.trace.replay import weight_bits_of
 
     costs = find_profile(profile)
     if other_machine:
         return costs
     machine = apart(_machine)
     for trace in traces:
-        differences = costs.differences(machine, trace["target"]["weights_sha256"], trace["drafter"]["spec"])
+        here = {**machine, "weight_bits": weight_bits_of(trace)}
+        differences = costs.differences(here, trace["target"]["weights_sha256"], trace["drafter"]["spec"])
         check_used(costs, differences, other_machine)
     return costs
 

@@ -176,7 +176,8 @@ class Profile(Costs):
         """In what another machine, model or drafter is not the profile's, as the end of a sentence; empty if none is.
 
         Args:
-            machine: what is known of it, by the names of `MACHINE`; what is not there is not compared.
+            machine: what is known of it, by the names of `MACHINE`, and its model's `weight_bits`; what is not there is
+                not compared.
             weights: the model's `weights_hash`; None if nobody asks.
             drafter: as it is written; None if nobody asks.
         """
@@ -185,6 +186,9 @@ class Profile(Costs):
             for name in MACHINE
             if name in machine and _same(self.machine.get(name)) != _same(machine[name])
         ]
+        bits, others = self.machine.get("weight_bits"), machine.get("weight_bits")
+        if None not in (bits, others) and bits != others:
+            found.append(f"the weights of its model have {bits} bits and not {others}")
         if weights is not None and self.model.get("weights_sha256") != weights:
             found.append(f"its model is {self.model.get('name')}, with other weights")
         if drafter is not None and self.drafter != drafter:

@@ -187,6 +187,11 @@ def test_replay_predicts_with_a_profile(talon, measured, model, tmp_path):
     assert "its drafter is eagle3 and not ngram" in refusal
     assert talon(*replay, "--profile", "a100-qwen3-32b", "--other-machine").status == 0
     assert "no profile 'yours'" in talon(*replay, "--profile", "yours").refusal
+    manifest = tmp_path / "trace" / "manifest.json"
+    recorded = json.loads(manifest.read_text())
+    recorded["environment"]["weight_bits"] = 4
+    manifest.write_text(json.dumps(recorded))
+    assert "the weights of its model have 32 bits and not 4" in talon(*replay, "--profile", "mine").refusal
 
 
 def test_what_both_cost_each_other_is_said_as_the_simulation_takes_it(talon, model):

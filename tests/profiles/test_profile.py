@@ -188,6 +188,14 @@ def test_another_model_or_drafter_is_named() -> None:
     assert profile.differences(HERE, "ab", "ngram") == "its drafter is eagle3 and not ngram"
 
 
+def test_weights_in_fewer_bits_are_others_where_both_are_known() -> None:
+    blocks = Profile("p", "measured", {**HERE, "weight_bits": 6}, {}, None, {}, Table("verify", {(1, 1, 1): 1.0}))
+    assert blocks.differences({**HERE, "weight_bits": 6}) == ""
+    assert blocks.differences({**HERE, "weight_bits": 32}) == "the weights of its model have 6 bits and not 32"
+    assert blocks.differences({**HERE, "weight_bits": None}) == ""
+    assert made().differences({**HERE, "weight_bits": 32}) == ""  # it was made before that was noted
+
+
 def test_drivers_and_the_number_of_a_gpu_are_no_other_machine() -> None:
     machine = {**HERE, "gpu": ["NVIDIA H200, 570.1, 1980 MHz"], "device": "cuda:0"}
     profile = Profile("p", "measured", machine, {}, None, {}, Table("verify", {(1, 1, 1): 1.0}))
