@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from talon_core.bench.measurement import first_difference
+from talon_core.plugins.specs import spelled
 from talon_core.tree import IntArray
 
 if TYPE_CHECKING:
@@ -94,9 +95,9 @@ class GreedyCheck:
     Attributes:
         model: what the model is called.
         dtype: the format of its weights, as "float32".
-        drafter: the drafter's name; None without drafting.
-        policy: the tree policy's name; None without drafting.
-        rule: the acceptance rule's name.
+        drafter: the drafter, as a spec; None without drafting.
+        policy: the tree policy, likewise.
+        rule: the acceptance rule, as a spec.
         max_new_tokens: most tokens of each output.
         prompts: one record for each prompt, in their order.
     """
@@ -191,9 +192,9 @@ def check_greedy(
     return GreedyCheck(
         model=type(model).__name__ if name is None else name,
         dtype=str(model.dtype).removeprefix("torch."),
-        drafter=decoder.drafter_spec.name if decoder.drafter_spec is not None else None,
-        policy=decoder.policy.name if decoder.policy is not None else None,
-        rule=decoder.rule.name,
+        drafter=spelled(decoder.drafter_spec) if decoder.drafter_spec is not None else None,
+        policy=spelled(decoder.policy) if decoder.policy is not None else None,
+        rule=spelled(decoder.rule),
         max_new_tokens=max_new_tokens,
         prompts=tuple(checks),
     )

@@ -87,7 +87,8 @@ def test_on_a_model_greedy_output_is_held_against_generate(talon, model):
     assert ran.status == 0
     assert "greedy output in float32, held against generate" in ran.out
     assert ran.out.count("identical") == 3
-    assert "PASSED: ngram / talon / match: 2 of 2 outputs are identical, 60 tokens compared" in ran.out
+    default = "talon:budget=4,top_k=5,mu=0.0959,least=0.101"
+    assert f"PASSED: ngram / {default} / match: 2 of 2 outputs are identical, 60 tokens compared" in ran.out
 
 
 def test_any_policy_and_rule_can_be_held_against_generate(talon, model, tmp_path):
@@ -98,7 +99,7 @@ def test_any_policy_and_rule_can_be_held_against_generate(talon, model, tmp_path
         "certify", "--model", model, *policy, "--prompts", str(file), "--max-new-tokens", "30", "--json"
     ).answer
     assert (answer["passed"], answer["verdict"]) == (True, "passed")
-    assert (answer["rule"], answer["policy"], answer["dtype"]) == ("rrs", "specinfer", "float32")
+    assert (answer["rule"], answer["policy"], answer["dtype"]) == ("rrs", "specinfer:widths=2;1", "float32")
     assert [one["compared"] for one in answer["prompts"]] == [30, 30]
     assert answer["nodes_verified"] > 60
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from talon_core import build
 from talon_core.certify.greedy import Divergence, GreedyCheck, PromptCheck, _Own, check_greedy
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
@@ -16,6 +17,7 @@ from talon_core.hf.frontend import HFFrontend
 from talon_core.hf.target import HFTarget
 from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts
+from talon_core.plugins.specs import spelled
 from talon_core.rule import Accepted
 from talon_core.runtime import executor
 from talon_core.sampling import Sampling
@@ -109,8 +111,8 @@ def test_an_exact_decoder_passes(llama: Any, way: tuple[str, str]) -> None:
     assert check.passed
     assert (check.identical, check.compared, check.divergences) == (3, 3 * NEW_TOKENS, [])
     assert (check.model, check.dtype, check.rule) == ("LlamaForCausalLM", "float32", way[1])
-    assert check.policy == (None if way[0] == "none" else way[0].partition(":")[0])
-    assert check.drafter == (None if way[0] == "none" else "draft-model")
+    assert check.policy == (None if way[0] == "none" else spelled(build("tree policy", way[0])))
+    assert check.drafter == (None if way[0] == "none" else "draft-model:skip=2")
     answer = check.as_dict()
     assert json.loads(json.dumps(answer)) == answer
     assert answer["passed"]
