@@ -229,6 +229,7 @@ def _compared(chosen: Chosen, model: Any, target: "HFTarget") -> Chosen:
     here = {
         "device": str(model.device),
         "dtype": str(model.dtype).removeprefix("torch."),
+        "weight_bits": target.weight_bits,
         "attention": target.attention.name,
         "accelerator": None if accelerator is None else accelerator.name,
     }

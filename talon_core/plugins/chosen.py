@@ -14,8 +14,8 @@ from talon_core.plugins.specs import parse_spec
 COMPARED = ("cpu", "gpu", "threads")
 """What of a machine is known before there is a model, as `describe_machine` calls it."""
 
-WITH_MODEL = ("device", "dtype", "attention", "accelerator")
-"""What else decides what passes take, as a profile's machine calls it."""
+WITH_MODEL = ("device", "dtype", "weight_bits", "attention", "accelerator")
+"""What else decides what passes take, as a profile's machine calls it; without a number of bits it is not known."""
 
 HOW = "talon tune --schedule simulates others on this machine"
 
@@ -135,6 +135,8 @@ def _preset(policy: object, registry: Registry) -> Preset | None:
 def _differences(machine: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     """In what this machine is another one, as far as both are told, as the end of a sentence; empty if it is not."""
     both = [name for name in (*COMPARED, *WITH_MODEL) if name in machine and name in here]
+    if None in (machine.get("weight_bits"), here.get("weight_bits")):
+        both = [name for name in both if name != "weight_bits"]
     shown = [(name, _shown(machine[name]), _shown(here[name])) for name in both]
     return ", ".join(f"{name} is {then} and not {now}" for name, then, now in shown if then != now)
 

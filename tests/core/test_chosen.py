@@ -141,13 +141,15 @@ def test_what_now_runs_is_compared_with_what_it_was_found_with(caplog: pytest.Lo
     fits = {"device": "cpu", "dtype": "float32", "attention": runs.attention.name, "accelerator": accelerator}
     here = {"model": {"name": "a", "weights_sha256": own}, "traces": [{"model": "a", "weights_sha256": own}]}
     unknown = {"model": {"name": "a", "weights_sha256": None}}
-    for found in ({}, fits, here, {**here, **fits}, unknown):
+    bits = runs.weight_bits
+    for found in ({}, fits, here, {**here, **fits}, unknown, {"weight_bits": bits}, {"weight_bits": None}):
         kept(PAYS, **found)
         assert goes_ahead(loaded(model))
     assert not warnings_of(caplog)
     for found, why in (
         ({"device": "cuda:0"}, "found on a machine whose device is cuda and not cpu"),
         ({"dtype": "bfloat16"}, "found on a machine whose dtype is bfloat16 and not float32"),
+        ({"weight_bits": 6}, f"found on a machine whose weight_bits is 6 and not {bits}"),
         ({"attention": "odd"}, f"found on a machine whose attention is odd and not {runs.attention.name}"),
         ({"accelerator": "odd"}, "found on a machine whose accelerator is odd and not "),
         ({"model": {"name": "big", "weights_sha256": other}}, "found for a model of other weights, big"),
