@@ -916,3 +916,16 @@ def test_the_folder_of_an_embedded_model_is_read_by_transformers_alone(smollm):
     loading.add_plain_weights("smollm2-135m", folder)
     plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     assert weights_hash(plain) == weights_hash(smollm[0])
+
+
+def test_a_disk_that_takes_no_more_weights_is_told_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refused:
+        def save_pretrained(self, folder: Path) -> None:
+            save_file({"weight": torch.zeros(1)}, folder.parent / "missing" / "model.safetensors")
+
+    monkeypatch.setattr(loading, "load_model", lambda *_, **__: (Refused(), None))
+    with pytest.raises(OSError, match=r"the weights of 'm' cannot be written for '.*out': .*os error"):
+        loading.export_model("m", tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
