@@ -15,6 +15,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from talon_core.basics.tensors import writing
 from talon_core.errors import first_line
 from talon_core.models.errors import UnreadableFile
 from talon_core.models.gguf_header import MAGIC, GgufHeader, GgufTensor
@@ -84,7 +85,8 @@ class StoredWeights:
         from safetensors.torch import save_file
 
         matrices = [attrs.asdict(matrix) for matrix in self.matrices]
-        save_file(dict(self.others), path, metadata={"matrices": json.dumps(matrices)})
+        with writing(f"'{path}'"):
+            save_file(dict(self.others), path, metadata={"matrices": json.dumps(matrices)})
 
     @classmethod
     def load(cls, path: Path) -> StoredWeights:

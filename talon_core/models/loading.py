@@ -8,7 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from talon_core.errors import first_line, of_the_machine, one_line
+from talon_core.basics.tensors import writing
+from talon_core.errors import first_line, of_the_machine
 from talon_core.models.gguf_model import GgufModel
 
 OF_GGUF = {"dtype", "gguf_file", "attn_implementation"}
@@ -90,7 +91,6 @@ def export_model(name: str, folder: Path) -> None:
         OSError: if it cannot be written.
     """
     import torch
-    from safetensors import SafetensorError
 
     if os.path.lexists(folder):
         raise ValueError(f"'{folder}' is there already; give the name of a folder that is to be made")
@@ -98,10 +98,8 @@ def export_model(name: str, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as unfinished:
         made = Path(unfinished) / "model"
-        try:
+        with writing(f"the folder '{folder}' of '{name}'"):
             model.save_pretrained(made)
-        except SafetensorError as error:  # a full disk, which safetensors tells in no OSError
-            raise OSError(f"the weights of '{name}' cannot be written for '{folder}': {one_line(error)}") from error
         tokenizer.save_pretrained(made)
         made.rename(folder)
 

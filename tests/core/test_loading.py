@@ -926,6 +926,6 @@ def test_a_disk_that_takes_no_more_weights_is_told_in_a_sentence(
             save_file({"weight": torch.zeros(1)}, folder.parent / "missing" / "model.safetensors")
 
     monkeypatch.setattr(loading, "load_model", lambda *_, **__: (Refused(), None))
-    with pytest.raises(OSError, match=r"the weights of 'm' cannot be written for '.*out': .*os error"):
+    with pytest.raises(OSError, match=r"the folder '.*out' of 'm' cannot be written: .*os error"):
         loading.export_model("m", tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

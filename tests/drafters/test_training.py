@@ -1,6 +1,7 @@
 """Training drafters: the loss is the definition's, unrolled steps are what drafting does, and training helps."""
 
 import copy
+import errno
 import io
 import json
 import os
@@ -37,7 +38,7 @@ from talon_drafters.heads.unrolled import unrolled
 from talon_drafters.medusa.training import MedusaTraining
 from talon_drafters.training.answers import Text, append_texts, continue_texts, read_texts
 from talon_drafters.training.batches import LengthBatches, Texts, collate, draft_vocabulary, usable
-from talon_drafters.training.fit import Effort, Fitted, _check_start, fit
+from talon_drafters.training.fit import Effort, Fitted, _check_start, fit, latest_checkpoint
 from talon_drafters.training.head_training import Batch, Truth
 from talon_drafters.training.losses import soft_cross_entropy
 from talon_drafters.training.optimizer import optimizer_for
@@ -299,6 +300,16 @@ def test_each_pass_has_its_own_order_and_an_interruption_changes_nothing(tmp_pat
     assert sorted(one) == sorted(two) == list(range(len(some)))
     assert one != two
     assert asked("parts", stop=batches + 2) + asked("parts") == whole
+    stopped = asked("broken", stop=batches + 2)
+    for number, content in ((batches + 3, None), (batches + 4, '{"global')):  # in which writing broke off
+        unfinished = tmp_path / "broken" / f"checkpoint-{number}"
+        unfinished.mkdir()
+        if content is not None:
+            (unfinished / "trainer_state.json").write_text(content)
+    latest = latest_checkpoint(tmp_path / "broken")
+    assert latest is not None
+    assert latest.name == f"checkpoint-{batches + 2}"
+    assert stopped + asked("broken") == whole
 
 
 def test_the_draft_vocabulary_is_what_answers_use_most() -> None:
@@ -313,6 +324,11 @@ def test_an_interrupted_file_of_texts_is_read_as_far_as_it_is_whole(tmp_path: Pa
     with file.open("a") as out:
         out.write('{"ids":[1,2')
     assert read_texts(file) == texts(3)
+    append_texts(file, texts(2))  # in the place of what was not finished
+    assert read_texts(file) == [*texts(3), *texts(2)]
+    file.write_text('{"ids":[1,2')
+    append_texts(file, texts(1))
+    assert read_texts(file) == texts(1)
 
 
 class Ends:
@@ -349,6 +365,28 @@ def test_stored_states_are_the_targets(tmp_path: Path) -> None:
         torch.testing.assert_close(again[index], plain, rtol=2**-7, atol=1e-3)
     assert StateStore(tmp_path / "states.bin", some, 3 * 48, {"name": "b"}).done == 0
     assert StateStore(tmp_path / "states.bin", some[1:], 3 * 48, {"name": "a"}).done == 0
+
+
+@pytest.mark.parametrize("content", ["", '{"key": {', '{"done": 3}', "[]"])
+def test_states_whose_progress_is_not_told_whole_are_made_anew(tmp_path: Path, content: str) -> None:
+    some, file = usable(texts(3), 64), tmp_path / "states.bin"
+    StateStore(file, some, 3 * 48, {}).fill(TargetStates(tiny_model("llama"), (1, 3)), 50)
+    (tmp_path / "states.json").write_text(content)
+    assert StateStore(file, some, 3 * 48, {}).done == 0
+
+
+def test_states_for_which_a_disk_has_no_room_are_refused_before_they_are_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written to a mapped file that a disk has no room for kills the process."""
+
+    def full(_descriptor: int, start: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, f"no room for {size} bytes from {start} on")
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    tokens = sum(len(text.ids) for text in texts(3))
+    with pytest.raises(OSError, match=f"no room for {tokens * 3 * 48 * 2} bytes from 0 on"):
+        StateStore(tmp_path / "states.bin", texts(3), 3 * 48, {})
 
 
 # Prompts

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from talon_core.basics.paths import put_in_place, write_whole
+from talon_core.basics.tensors import writing
 from talon_drafters.checkpoints.vocabulary import as_offsets
 
 
@@ -37,6 +38,7 @@ def write_checkpoint(
     with TemporaryDirectory(dir=folder) as unfinished:
         file = Path(unfinished) / f"{weights}.safetensors"
         # clones: safetensors refuses tensors that share memory
-        save_file({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, file)
+        with writing(f"'{folder / file.name}'"):
+            save_file({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, file)
         put_in_place(file, folder / file.name)
     write_whole(folder / "config.json", json.dumps(config, indent=2) + "\n")

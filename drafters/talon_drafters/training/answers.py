@@ -45,10 +45,15 @@ def read_texts(file: Path) -> list[Text]:
 
 
 def append_texts(file: Path, texts: Sequence[Text]) -> None:
-    """Add texts to a file, all of them in one write."""
+    """Add texts to a file, all of them in one write, in the place of an unfinished last line."""
     lines = "".join(json.dumps(attrs.asdict(text), separators=(",", ":")) + "\n" for text in texts)
-    with file.open("a", encoding="utf-8") as out:
-        out.write(lines)
+    with file.open("a+b") as out:
+        size = out.tell()
+        out.seek(max(size - 1, 0))
+        if size and out.read() != b"\n":
+            out.seek(0)
+            out.truncate(out.read().rfind(b"\n") + 1)
+        out.write(lines.encode())
 
 
 def continue_texts(

@@ -1,5 +1,6 @@
 """Fitting a head to a target's texts with the transformers `Trainer`."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
+from talon_core.basics.tensors import writing
 from talon_core.runtime.embeddings import shared_embedding, vocabulary_size
 from talon_drafters.training.batches import LengthBatches, Texts, collate
 from talon_drafters.training.head_training import Batch, HeadTraining, StepCounts, Truth
@@ -205,11 +207,27 @@ def fit(
         optimizers=(optimizer_for(head, effort.learning_rate), None),
     )
     trainer.remove_callback(PrinterCallback)
-    checkpoints = sorted(folder.glob("checkpoint-*"))
-    trainer.train(resume_from_checkpoint=bool(resume and checkpoints))
+    latest = latest_checkpoint(folder) if resume else None
+    with writing(f"a checkpoint in '{folder}'"):
+        trainer.train(resume_from_checkpoint=None if latest is None else str(latest))
     if len(held_out) and trainer.evaluated_at != trainer.state.global_step:
         trainer.evaluate()
     return head
+
+
+def latest_checkpoint(folder: Path) -> Path | None:
+    """The latest checkpoint that is whole; None if there is none. One in which writing broke off is left out.
+
+    The trainer writes its own state, from which it goes on, when all else is there.
+    """
+    found = [path for path in folder.glob("checkpoint-*") if path.name.partition("-")[2].isdecimal()]
+    for path in sorted(found, key=lambda one: -int(one.name.partition("-")[2])):
+        try:
+            json.loads(path.joinpath("trainer_state.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        return path
+    return None
 
 
 def _check_start(head: nn.Module, start: Mapping[str, Tensor]) -> None:

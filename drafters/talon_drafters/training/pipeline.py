@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 
 from talon_core.basics.paths import write_whole
+from talon_core.basics.tensors import writing
 from talon_core.recipe import TrainingJob
 from talon_core.runtime.embeddings import vocabulary_size
 from talon_drafters.checkpoints.files import fingerprint
@@ -47,6 +48,9 @@ OF_THE_TEXTS = ("self_written", "summaries", "library", "given_answers", "answer
 PROMPT_TOKENS = 96
 """Most tokens of a prompt that the target writes itself."""
 
+HEAD_FILE = "head.safetensors"
+"""The trained head as it is, from which another training may start."""
+
 
 def run_job(training: HeadTraining, model: Any, tokenizer: Any, job: TrainingJob) -> Mapping[str, Any]:
     """As `Recipe.train`."""
@@ -70,7 +74,7 @@ def run_job(training: HeadTraining, model: Any, tokenizer: Any, job: TrainingJob
         kept = [number for number in range(len(texts)) if number not in held]
         if not kept:
             raise ValueError(f"{job.out} holds no text with an answer to learn from; give prompts")
-        start = load_file(job.start / "head.safetensors") if job.start is not None else None
+        start = load_file(job.start / HEAD_FILE) if job.start is not None else None
         tokens = start.pop("target_ids") if start is not None else None
         vocab_size = vocabulary_size(model)
         size = min(training.options.draft_vocab, vocab_size)
@@ -97,7 +101,8 @@ def run_job(training: HeadTraining, model: Any, tokenizer: Any, job: TrainingJob
     path = folder / "drafter"
     learned = [texts[number] for number in kept]
     if processes.first:
-        save_file({**head.state_dict(), "target_ids": tokens}, folder / "head.safetensors")
+        with writing(f"'{folder / HEAD_FILE}'"):
+            save_file({**head.state_dict(), "target_ids": tokens}, folder / HEAD_FILE)
         training.export(head, tokens, {"talon": {"target": job.target, **fingerprint(model)}}, path)
         write_whole(path / "README.md", model_card(training, job, learned, report.last))
     answer_tokens = sum(len(text.ids) - text.prompt for text in learned)

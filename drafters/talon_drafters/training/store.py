@@ -1,6 +1,7 @@
 """The target's states at every token of the texts, kept on disk, so that each is computed once."""
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from talon_core.basics.paths import write_whole
 from talon_drafters.training.answers import Text
 from talon_drafters.training.target_states import TargetStates
 
@@ -33,11 +35,11 @@ class StateStore:
         total = int(self._starts[-1])
         tokens = sum(sum(text.ids) for text in texts)
         key = {"target": dict(target), "width": width, "texts": len(texts), "tokens": total, "sum": tokens}
-        known = json.loads(self._progress.read_text()) if self._progress.exists() and file.exists() else {}
-        fits = known.get("key") == key
-        self.done = int(known["done"]) if fits else 0
+        self.done = _done(self._progress, key) if file.exists() else 0
         self._key = key
-        self._rows = np.memmap(file, np.int16, "r+" if fits else "w+", shape=(total, width))
+        if not self.done:
+            _take(file, total * width * np.dtype(np.int16).itemsize)
+        self._rows = np.memmap(file, np.int16, "r+", shape=(total, width))
 
     def fill(
         self, states: TargetStates, batch_tokens: int, advance: Callable[[int], None] = lambda texts: None
@@ -53,7 +55,7 @@ class StateStore:
             self._rows.flush()
             advance(end - self.done)
             self.done = end
-            self._progress.write_text(json.dumps({"key": self._key, "done": self.done}))
+            write_whole(self._progress, json.dumps({"key": self._key, "done": self.done}))
 
     def _run(self, states: TargetStates, part: Sequence[int]) -> None:
         longest = max(len(self._texts[index].ids) for index in part)
@@ -69,3 +71,25 @@ class StateStore:
         """All states of a text, features first, shape `(tokens, width)`, bfloat16."""
         rows = np.array(self._rows[self._starts[index] : self._starts[index + 1]])
         return torch.from_numpy(rows).view(torch.bfloat16)
+
+
+def _done(progress: Path, key: Mapping[str, Any]) -> int:
+    """How many texts are there, by the small file; 0 where it is of others, or is not whole."""
+    try:
+        known = json.loads(progress.read_text(encoding="utf-8"))
+        return int(known["done"]) if known["key"] == key else 0
+    except (OSError, ValueError, LookupError, TypeError):
+        return 0
+
+
+def _take(file: Path, size: int) -> None:
+    """Make a file of so many bytes, for which there is room: a full disk kills whoever writes to a mapped file.
+
+    Raises:
+        OSError: if there is not.
+    """
+    with file.open("wb") as out:
+        if hasattr(os, "posix_fallocate") and size:
+            os.posix_fallocate(out.fileno(), 0, size)
+        else:
+            out.truncate(size)
