@@ -201,10 +201,9 @@ def read_prompt(prompt: str | None, file: str | None) -> str:
         if not prompt:
             raise ValueError("the prompt is empty; it must have at least one character")
         try:
-            prompt.encode()
-        except UnicodeEncodeError:
+            return prompt.encode("utf-8", "surrogateescape").decode()  # so Python keeps bytes in a locale without UTF-8
+        except UnicodeError:
             raise ValueError("the prompt is not UTF-8 text") from None
-        return prompt
     where = "standard input" if file == "-" else f"prompt file '{file}'"
     if file == "-" and sys.stdin is None:
         raise ValueError("standard input is closed; give PROMPT, or --prompt-file FILE")

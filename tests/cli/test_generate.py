@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from talon_core.cli.generate import read_prompt
 from talon_core.plugins.presets import Preset, save_preset
 from talon_core.plugins.registry import load_registry
 from talon_core.rounds import Stats
@@ -233,6 +234,17 @@ def test_bad_input_gets_a_sentence_before_any_model_is_loaded(talon, monkeypatch
     monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", loads)
     for extra in ([], ["--json"] if arguments[0] == "generate" else []):
         assert sentence in talon(*arguments, *extra).refusal
+
+
+@pytest.mark.parametrize("bytes_", ["café 日本".encode(), b"plain"])
+def test_a_prompt_is_utf_8_in_whatever_locale(bytes_):
+    assert read_prompt(bytes_.decode("ascii", "surrogateescape"), None) == bytes_.decode()
+
+
+@pytest.mark.parametrize("prompt", ["caf\udce9", "half a pair \ud83d"])
+def test_a_prompt_that_is_no_text_gets_a_sentence(prompt):
+    with pytest.raises(ValueError, match="the prompt is not UTF-8 text"):
+        read_prompt(prompt, None)
 
 
 @pytest.mark.parametrize(
