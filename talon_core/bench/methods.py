@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 
 import attrs
 
@@ -145,7 +146,14 @@ def _without_drafter(registry: Registry, name: str, drafter: str) -> str:
     if first in registry.names("drafter") or first not in (*registry.names("tree policy"), *known_presets()):
         return ""
     separator = " / " if SPACED.search(name) else "/"
-    return f"'{first}' is a policy, and a method begins with its drafter: write '{DEFAULT_DRAFTER}{separator}{name}'"
+    pieces = [piece.strip() for piece in name.split(separator)]
+    meant = f"{DEFAULT_DRAFTER}{separator}{name}"
+    if len(pieces) > 1 and pieces[1].partition(":")[0].strip() in registry.names("drafter"):
+        meant = separator.join([pieces[1], pieces[0], *pieces[2:]])
+    with suppress(LookupError, ValueError):
+        parse_method(meant, registry=registry)
+        return f"'{first}' is a policy, and a method begins with its drafter: write '{meant}'"
+    return ""
 
 
 def _behind(name: str) -> tuple[str, str, str, str]:

@@ -283,9 +283,10 @@ def _write(text: str) -> None:
 def _why_no_tree(resolved: Resolved) -> str:
     if resolved.policy is None:
         return "nothing was drafted"
-    return (
-        "no guess of the drafter joined one; --policy chain:length=3 takes its best guesses, however unlikely they are"
-    )
+    said = "none had more than its root"
+    if resolved.policy.name == "chain":
+        return said
+    return f"{said}; --policy chain:length=3 takes the drafter's best guesses, however unlikely they are"
 
 
 def _show(picture: "RenderableType", on_terminal: bool, file: Path | None) -> None:

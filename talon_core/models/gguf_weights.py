@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from talon_core.basics.tensors import writing
+from talon_core.basics.disk import writing
 from talon_core.errors import first_line
 from talon_core.models.errors import UnreadableFile
 from talon_core.models.gguf_header import MAGIC, GgufHeader, GgufTensor

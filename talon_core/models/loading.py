@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from talon_core.basics.tensors import writing
+from talon_core.basics.disk import writing
 from talon_core.errors import first_line, of_the_machine
 from talon_core.models.gguf_model import GgufModel
 
@@ -100,7 +100,7 @@ def export_model(name: str, folder: Path) -> None:
         made = Path(unfinished) / "model"
         with writing(f"the folder '{folder}' of '{name}'"):
             model.save_pretrained(made)
-        tokenizer.save_pretrained(made)
+            tokenizer.save_pretrained(made)
         made.rename(folder)
 
 

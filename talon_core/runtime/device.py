@@ -18,7 +18,7 @@ from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.next_tokens import next_tokens
 from talon_core.runtime.pages import PADDING, PAGE_ROWS, PagedCache
 from talon_core.runtime.passes import TreePass
-from talon_core.runtime.recorded_draws import DRAW_FILL, DrawingForm, numbers_in, sent_draws
+from talon_core.runtime.recorded_draws import DRAW_FILL, DrawingForm, DrawingForms, numbers_in, sent_draws
 from talon_core.runtime.recording import Recorder, Walk, Walks
 from talon_core.runtime.recordings import Recorded, Recordings
 from talon_core.runtime.transfers import Outbox, fetched, sent_together, wait_for
@@ -27,7 +27,7 @@ from talon_core.tree import IntArray
 
 T = TypeVar("T")
 
-NO_MORE: Mapping[str, Tensor] = {}
+NOTHING_SHOWN: Mapping[str, Tensor] = {}
 
 FEWEST_NODES = 64
 """Nodes of a tree that every pass has room for, so that growing trees change no shape."""
@@ -230,6 +230,7 @@ class DeviceExecutor(Executor):
         self._backend = attention
         self._outbox = outbox
         self._recordings = Recordings(recorder)
+        self._forms = DrawingForms()
         self._reallocations = self.cache.reallocations
         self._batch, self._most = LatestRoom(4), LatestRoom(2)
         self._ends: dict[frozenset[int], Tensor] = {}
@@ -282,7 +283,7 @@ class DeviceExecutor(Executor):
         more, starts = {"parents": np.concatenate(parents)}, inputs.layout.starts
         used: Tensor | None = None
         failed: set[int] = set()
-        form = self._form(slots, drawn)
+        form = self._form(slots, drawn, len(_taking(inputs)))
         if drawn and form is None:
             # what is done with these scores is launched behind the recorded pass
             more.update(sent_draws(starts, drawn))
@@ -318,20 +319,24 @@ class DeviceExecutor(Executor):
     ) -> None:
         if not self._recordings.active:
             return
-        if ends is None:
-            wanted: _Kind[Any] = self._plain(work, kind, {})
-        else:
+        if ends is not None:
             self._keep(ends)
-            form = self._form(slots, drawn)
-            behind = drawn and form is None
-            wanted = self._drawing(work, kind) if behind else self._walking(work, kind, ends, form)
+
+        def wanted() -> _Kind[Any]:
+            """The passes to come; asked for anew, as it may have turned out that no tokens are drawn within any."""
+            if ends is None:
+                return self._plain(work, kind, {})
+            form = self._form(slots, drawn, len(slots))
+            return self._drawing(work, kind) if drawn and form is None else self._walking(work, kind, ends, form)
+
         self._make_room([nodes if slot in slots else 0 for slot in range(len(self.cache.lengths))])
         width, batch, most = self.cache.width, self._batch.of(len(slots)), self._most.of(nodes)
         for queries in reversed(_buckets(min(len(slots) * nodes, MOST_PREPARED))):
             shape = _shape(batch, queries, most)
-            if self._recordings.has_place_for(_key(shape, width, wanted)):
+            one = wanted()
+            if self._recordings.has_place_for(_key(shape, width, one)):
                 with suppress(torch.OutOfMemoryError, TooLargeError):  # perhaps no pass as large will come
-                    self._recorded(shape, width, wanted, now=False)
+                    self._recorded(shape, width, one, now=False)
 
     def walked_rows(self, rows: Tensor, inputs: PassInputs, walks: Walks) -> dict[int, Tensor]:
         if not walks:
@@ -343,9 +348,9 @@ class DeviceExecutor(Executor):
         row_of = {slot: row for row, slot in enumerate(_taking(inputs))}
         return {slot: found[row_of[slot] * longest :][: len(walk.path)] for slot, walk in walks.items()}
 
-    def _form(self, slots: Collection[int], drawn: Mapping[int, NodeDraws]) -> DrawingForm | None:
-        """How tokens are drawn within the pass; None where none are, or behind it."""
-        return DrawingForm.of(slots, drawn) if self._recordings.draws else None
+    def _form(self, slots: Collection[int], drawn: Mapping[int, NodeDraws], trees: int) -> DrawingForm | None:
+        """How tokens are drawn within the pass; None where none are, or behind it, as where nothing is recorded."""
+        return self._forms.of(slots, drawn, trees) if drawn and self._recordings.draws else None
 
     def _plain(self, work: Callable[[TreeView], T], kind: Hashable, fill: Mapping[str, int]) -> _Kind[T]:
         return _Kind(kind, lambda given: work(self._view(given, given.more)), fill)
@@ -431,8 +436,9 @@ class DeviceExecutor(Executor):
     def forget(self) -> None:
         wait_for(self.device)  # what is given up may be of another stream, and be read in this one still
         self._recordings.forget()
+        self._forms.forget()
 
-    def _view(self, given: _DevicePass, more: Mapping[str, Tensor] = NO_MORE) -> TreeView:
+    def _view(self, given: _DevicePass, more: Mapping[str, Tensor] = NOTHING_SHOWN) -> TreeView:
         """What a pass is shown; of further numbers only these, as what is for a walk is nothing to the pass."""
         held = {given.table.device: (given.layout, given.table)}
 

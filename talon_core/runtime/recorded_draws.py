@@ -19,12 +19,15 @@ _DRAW = "draw"
 _SOME: FloatArray = np.empty(0)
 """Something is drawn; with which numbers is sent."""
 
-FEWEST_MOST = 64.0
-"""Any temperature is below it, and many a top-k."""
+LEAST_TOP_K = 64
+"""A recording does for any top-k up to so many at least: few are larger."""
 
-LEAST_SHARE = 2
-"""Of so many trees one is drawn at least: in a recorded pass the scores of all of them are warped, those of trees whose
-best tokens are taken too. With few drawn ones that takes longer than to launch what is done with theirs."""
+MOST_WARPED_FOR_ONE = 2
+"""In a recorded pass the scores of all trees are warped, also of those whose best tokens are taken: of no more than so
+many for each one that is drawn. Else it takes less to launch what is done with the scores of the drawn ones alone."""
+
+MOST_KINDS = 1024
+"""Texts whose processors are held."""
 
 HARMLESS = 1.0
 """What is sent as the number of any processor for nodes that nothing is drawn for: each can be called with it."""
@@ -74,34 +77,13 @@ class DrawingForm:
 
     Attributes:
         warpers: processors of these kinds; their own numbers are not looked at.
-        most: at least the largest number of each that is sent.
+        most: for a top-k at least the largest that is sent; 0 for others.
         kinds: what the processors are; tells forms apart.
     """
 
     warpers: tuple[Processor, ...] = attrs.field(eq=False)
     most: tuple[float, ...]
     kinds: tuple[Hashable, ...]
-
-    @classmethod
-    def of(cls, slots: Collection[int], drawn: Mapping[int, NodeDraws]) -> "DrawingForm | None":
-        """The form of a pass; None if something is tested, or what is done with scores is not known here, or differs in
-        more than numbers, or if hardly anything is drawn.
-
-        Args:
-            slots: where tokens are taken.
-            drawn: in which of these, and how; the best of the raw scores in the others.
-        """
-        draws = [drawn[slot] for slot in sorted(slots) if slot in drawn]
-        if not draws or LEAST_SHARE * len(draws) < len(slots):
-            return None
-        if any(one.tests is not None or one.numbers is None for one in draws):
-            return None
-        kinds = {_KINDS.of(one.warpers) for one in draws}
-        (own,) = kinds if len(kinds) == 1 else (None,)
-        if own is None:
-            return None
-        most = np.max([_numbers_of(one.warpers) for one in draws], axis=0)
-        return cls(draws[0].warpers, tuple(map(_rounded_up, most)), own)
 
     @property
     def fill(self) -> dict[str, int]:
@@ -153,28 +135,47 @@ def _numbers_of(warpers: tuple[Processor, ...]) -> list[float]:
     return [number_of(warper) for warper in warpers]
 
 
-class _Kinds:
-    """What processors are, found once for those of a text: a batch has many, and they are asked about in each round."""
+class DrawingForms:
+    """The forms of passes. What processors are is found once for those of a text: a batch has many, in each round."""
 
     def __init__(self) -> None:
-        self._found: dict[int, tuple[tuple[Processor, ...], tuple[Hashable, ...] | None]] = {}
+        self._kinds: dict[int, tuple[tuple[Processor, ...], tuple[Hashable, ...] | None]] = {}
 
-    def of(self, warpers: tuple[Processor, ...]) -> tuple[Hashable, ...] | None:
+    def of(self, slots: Collection[int], drawn: Mapping[int, NodeDraws], trees: int) -> DrawingForm | None:
+        """The form of a pass; None if something is tested, or what is done with scores is not known here, or differs in
+        more than numbers, or if hardly anything is drawn.
+
+        Args:
+            slots: where tokens are taken.
+            drawn: in which of these, and how; the best of the raw scores in the others.
+            trees: how many take part in the pass.
+        """
+        draws = [drawn[slot] for slot in sorted(slots) if slot in drawn]
+        if not draws or MOST_WARPED_FOR_ONE * len(draws) < trees:
+            return None
+        if any(one.tests is not None or one.numbers is None for one in draws):
+            return None
+        kinds = {self._kinds_of(one.warpers) for one in draws}
+        (own,) = kinds if len(kinds) == 1 else (None,)
+        if own is None:
+            return None
+        most = np.max([_numbers_of(one.warpers) for one in draws], axis=0)
+        return DrawingForm(draws[0].warpers, tuple(map(_room, draws[0].warpers, most)), own)
+
+    def forget(self) -> None:
+        """Give up what is known of processors."""
+        self._kinds.clear()
+
+    def _kinds_of(self, warpers: tuple[Processor, ...]) -> tuple[Hashable, ...] | None:
         """The kind of each processor; None if one of them is not known here."""
-        held = self._found.get(id(warpers))
+        held = self._kinds.get(id(warpers))
         if held is not None and held[0] is warpers:
             return held[1]
         kinds = tuple(map(kind_of, warpers)) if all(map(_is_known, warpers)) else None
-        if len(self._found) >= MOST_KINDS:
-            self._found.clear()
-        self._found[id(warpers)] = warpers, kinds
+        if len(self._kinds) >= MOST_KINDS:
+            del self._kinds[next(iter(self._kinds))]
+        self._kinds[id(warpers)] = warpers, kinds
         return kinds
-
-
-MOST_KINDS = 256
-"""Texts whose processors are held."""
-
-_KINDS = _Kinds()
 
 
 def _is_known(warper: Processor) -> bool:
@@ -183,6 +184,7 @@ def _is_known(warper: Processor) -> bool:
     return column_of(warper) is not None and all(type(value) in (int, float) for value in own.values())
 
 
-def _rounded_up(number: float) -> float:
-    """To a power of two, and one that is hardly ever exceeded, so that few forms come up."""
-    return float(2 ** np.ceil(np.log2(max(number, FEWEST_MOST))))
+def _room(warper: Processor, most: float) -> float:
+    """What a recording has room for where the largest number of a processor is this one: a power of two for a top-k."""
+    found = column_of(warper)
+    return float(2 ** np.ceil(np.log2(max(most, LEAST_TOP_K)))) if found is not None and found[0] == "top_k" else 0.0

@@ -55,8 +55,8 @@ class Recordings:
 
     @property
     def draws(self) -> bool:
-        """Whether passes in which tokens are drawn can be recorded, as far as is known; without a recorder, too."""
-        return self._drawing.failure is None
+        """Whether passes in which tokens are drawn are recorded, as far as is known."""
+        return self.active and self._drawing.failure is None
 
     @property
     def active(self) -> bool:
@@ -97,7 +97,8 @@ class Recordings:
             on_cache: as in `Recorded`.
             wanted: whether it is done now, so that it is kept as what runs as it is where memory is too short to record
                 it. A warning says so.
-            draws: whether tokens are drawn in it. Where that cannot be recorded, other passes may be still.
+            draws: whether tokens are drawn in it. Where that cannot be recorded, nothing is kept of it, and others may
+                be recorded still, unless a capture has broken off.
 
         Returns:
             What is kept now; without `repeat` where nothing is recorded, or memory was too short for it.
@@ -111,6 +112,8 @@ class Recordings:
         if self._results.moves != moves or (made is None and self._recording.failure is not None):
             self._forget_results()  # they keep memory of before, or are not repeated any more
         recorded = Recorded(inputs, None, None, on_cache) if made is None else Recorded(inputs, *made, on_cache)
+        if draws and self.active and not self.draws:
+            return recorded  # from now on tokens are drawn behind passes, of which none is recorded yet
         self._kept[key] = recorded
         if len(self._kept) > MOST_RECORDED:
             del self._kept[next(iter(self._kept))]

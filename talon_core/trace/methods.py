@@ -39,6 +39,10 @@ def parse_parts(spec: str, registry: Registry) -> tuple[str | None, Resolved]:
     name = spec.strip()
     pieces = [piece.strip() for piece in (SPACED.split(name) if SPACED.search(name) else name.split("/"))]
     first = pieces[0].partition(":")[0].strip()
+    if first == DEFAULT_DRAFTER:
+        rest = name.partition("/")[2].strip() or DEFAULT_POLICY
+        parse_parts(rest, registry)
+        raise ValueError(f"method '{name}': the trace's own drafter is taken where none is named: write '{rest}'")
     drafter = pieces.pop(0) if len(pieces) > 1 and first in registry.names("drafter") else None
     if not 1 <= len(pieces) <= 2 or not pieces[0]:
         raise ValueError(f"method '{name}' is written policy, policy/rule, drafter/policy or drafter/policy/rule")
@@ -52,9 +56,6 @@ def parse_parts(spec: str, registry: Registry) -> tuple[str | None, Resolved]:
 
 def _misplaced(registry: Registry, name: str, first: str) -> str:
     """What is wrong where a drafter stands in the place of the policy; empty where none does."""
-    if first == DEFAULT_DRAFTER:
-        rest = name.partition("/")[2].strip() or DEFAULT_POLICY
-        return f"the trace's own drafter is taken where none is named: write '{rest}'"
     if first in registry.names("drafter"):
         return f"'{first}' is a drafter, and a policy stands behind it: write '{name}/{DEFAULT_POLICY}'"
     return ""

@@ -131,7 +131,7 @@ def test_there_is_no_tree_to_draw_without_a_policy(talon, model):
 def test_where_no_guess_joins_a_tree_it_is_said_how_to_see_them(talon, model):
     command = ("generate", SENTENCE, "--model", model, "--max-new-tokens", "6", "--drafter", "ngram", "--show-tree")
     hidden = talon(*command, "--policy", "talon:least=0.999")
-    assert "no tree to show: no guess of the drafter joined one; --policy chain:length=3 takes" in hidden.err
+    assert "no tree to show: none had more than its root; --policy chain:length=3 takes" in hidden.err
     assert "accepted" in talon(*command, "--policy", "chain:length=3").err
 
 

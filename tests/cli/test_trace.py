@@ -212,6 +212,8 @@ def test_an_unfinished_trace_is_tried_as_far_as_it_goes(
         ("talom", "method 'talom': no tree policy 'talom'; did you mean 'talon'?"),
         ("talon:budgt=3", "method 'talon:budgt=3': "),
         ("a/b/c/d", "is written policy, policy/rule, drafter/policy or drafter/policy/rule"),
+        ("auto/talon/match", "the trace's own drafter is taken where none is named: write 'talon/match'"),
+        ("auto/talom", "did you mean 'talon'?"),
         ("ngram", "'ngram' is a drafter, and a policy stands behind it: write 'ngram/default'"),
         ("ngram/talom", "no tree policy 'talom'; did you mean 'talon'?"),
         ("auto/talon", "the trace's own drafter is taken where none is named: write 'talon'"),

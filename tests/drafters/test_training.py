@@ -16,9 +16,10 @@ import pytest
 import torch
 from rich.console import Console
 from rich.progress import Progress
+from safetensors import SafetensorError
 from tokenizers import Tokenizer, models
 from torch import nn
-from transformers import PreTrainedTokenizerFast, TrainerCallback
+from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback
 
 from talon_core.cli import main
 from talon_core.decoding.loading import decoder_for_model
@@ -329,6 +330,9 @@ def test_an_interrupted_file_of_texts_is_read_as_far_as_it_is_whole(tmp_path: Pa
     file.write_text('{"ids":[1,2')
     append_texts(file, texts(1))
     assert read_texts(file) == texts(1)
+    file.write_bytes(file.read_bytes().rstrip())  # what lacks its end alone is finished
+    append_texts(file, texts(2))
+    assert read_texts(file) == [*texts(1), *texts(2)]
 
 
 class Ends:
@@ -383,10 +387,47 @@ def test_states_for_which_a_disk_has_no_room_are_refused_before_they_are_compute
     def full(_descriptor: int, start: int, size: int) -> None:
         raise OSError(errno.ENOSPC, f"no room for {size} bytes from {start} on")
 
-    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
-    tokens = sum(len(text.ids) for text in texts(3))
-    with pytest.raises(OSError, match=f"no room for {tokens * 3 * 48 * 2} bytes from 0 on"):
-        StateStore(tmp_path / "states.bin", texts(3), 3 * 48, {})
+    some, file = usable(texts(3), 64), tmp_path / "states.bin"
+    StateStore(file, some, 3 * 48, {}).fill(TargetStates(tiny_model("llama"), (1, 3)), 50)
+    file.unlink()
+    tokens = sum(len(text.ids) for text in some)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full, raising=False)
+        with pytest.raises(OSError, match=f"no room for {tokens * 3 * 48 * 2} bytes from 0 on: '.*states.bin'"):
+            StateStore(file, some, 3 * 48, {})
+    assert StateStore(file, some, 3 * 48, {}).done == 0  # and not as many as there were before
+
+
+def test_a_file_system_that_reserves_no_room_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(os, "posix_fallocate", cannot, raising=False)
+    some = usable(texts(3), 64)
+    store = StateStore(tmp_path / "states.bin", some, 3 * 48, {})
+    store.fill(TargetStates(tiny_model("llama"), (1, 3)), 50)
+    assert store.done == len(some)
+
+
+def test_a_checkpoint_that_cannot_be_written_is_told_as_the_system_tells_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(Trainer, "_save_checkpoint", full)
+    effort = Effort(epochs=1, batch_tokens=100, learning_rate=1e-3, seed=0, save_every=1)
+    with pytest.raises(OSError, match=r"a checkpoint in '.*' cannot be written: .*No space left"):
+        fit(
+            TRAININGS["medusa"],
+            tiny_model("llama"),
+            torch.arange(VOCAB),
+            Texts(usable(texts(5), 64)),
+            Texts([]),
+            tmp_path,
+            effort,
+            resume=True,
+        )
 
 
 # Prompts

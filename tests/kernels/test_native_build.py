@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -258,34 +259,51 @@ def test_a_compiler_that_does_not_end_is_given_up(monkeypatch, tmp_path, cache):
 
 
 def test_programs_run_together_and_say_what_each_of_them_says():
-    commands = [["sh", "-c", f"echo {number} >&2; sleep 0.1; exit {number}"] for number in range(5)]
-    assert build.run_together(commands, 10) == [(number, f"{number}\n") for number in range(5)]
+    commands = [["sh", "-c", f"echo {number} >&2; sleep 0.1"] for number in range(5)]
+    assert build.run_together(commands, 10) == {number: (0, f"{number}\n") for number in range(5)}
 
 
-@pytest.mark.parametrize("stops", ["too long", "pressed", "no program"])
+ENDS = {
+    "too long": (subprocess.TimeoutExpired, "exec sleep 60"),
+    "pressed": (KeyboardInterrupt, "exec sleep 60"),
+    "no program": (FileNotFoundError, None),
+    "fails": (None, "echo no >&2; exit 3"),
+}
+
+
+@pytest.mark.parametrize("stops", ENDS)
 def test_what_runs_together_ends_together(monkeypatch, tmp_path, stops):
+    """With whatever it has started, as a compiler starts others."""
+    error, second = ENDS[stops]
     alive = tmp_path / "alive"
-    longest = ["sh", "-c", f"echo $$ > {alive}; exec sleep 60"]
-    seconds = 0.3 if stops == "too long" else 60
-    if stops == "pressed":
-        wait = subprocess.Popen.wait
+    first = ["sh", "-c", f"sleep 60 & echo $! > {alive}.new; mv {alive}.new {alive}; wait"]
+    until_there = f"while ! [ -s {alive} ]; do sleep 0.01; done; "
+    other = ["sh", "-c", until_there + second] if second is not None else ["no-such-program"]
+    start, wait = subprocess.Popen.__init__, subprocess.Popen.wait
 
-        def pressed(process, timeout=None):
-            if timeout == 60:
-                raise KeyboardInterrupt
-            return wait(process, timeout)
+    def started(process, command, **how):
+        while command == ["no-such-program"] and not alive.exists():
+            time.sleep(0.01)
+        start(process, command, **how)
 
-        monkeypatch.setattr(subprocess.Popen, "wait", pressed)
+    def waited(process, timeout=None):
+        if stops == "pressed" and timeout == 30:
+            while not alive.exists():
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+        return wait(process, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", started)
+    monkeypatch.setattr(subprocess.Popen, "wait", waited)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-    until_there = ["sh", "-c", f"while ! [ -s {alive} ]; do sleep 0.01; done"]
-    other = ["no-such-program"] if stops == "no program" else until_there
-    started = time.monotonic()
-    with pytest.raises((subprocess.TimeoutExpired, KeyboardInterrupt, FileNotFoundError)):
-        build.run_together([longest, other, longest], seconds)
-    assert time.monotonic() - started < 30
-    if alive.exists() and alive.read_text():
-        with pytest.raises(ProcessLookupError):
-            os.kill(int(alive.read_text()), 0)
+    begun = time.monotonic()
+    with pytest.raises(error) if error is not None else nullcontext():
+        assert build.run_together([first, other], 1.0 if stops == "too long" else 30) == {1: (3, "no\n")}
+    assert time.monotonic() - begun < 20
+    child = int(alive.read_text())
+    while Path(f"/proc/{child}").exists() and Path(f"/proc/{child}/stat").read_text().split()[2] != "Z":
+        assert time.monotonic() - begun < 20
+        time.sleep(0.01)
 
 
 def test_a_compiler_reads_no_input(monkeypatch, tmp_path, cache):

@@ -159,6 +159,7 @@ def compiled_by(which, *arguments, seconds):
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "talon_kernels.compiling", *arguments, "--json"]
     done = subprocess.run(command, capture_output=True, env={**COMPILING, "PYTHONPATH": path}, timeout=seconds)
+    assert done.stdout, done.stderr.decode()
     return json.loads(done.stdout)
 
 

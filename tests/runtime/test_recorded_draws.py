@@ -16,10 +16,11 @@ from transformers.generation import logits_process
 
 from talon_core.choices import SeededChoices
 from talon_core.drawn import Drawn
+from talon_core.runtime import recorded_draws
 from talon_core.runtime.device import DeviceExecutor
 from talon_core.runtime.executor import TreeView
 from talon_core.runtime.next_tokens import next_tokens
-from talon_core.runtime.recorded_draws import DRAW_FILL, HARMLESS, DrawingForm, numbers_in, sent_draws
+from talon_core.runtime.recorded_draws import DRAW_FILL, HARMLESS, DrawingForm, DrawingForms, numbers_in, sent_draws
 from talon_core.runtime.recording import Recorder
 from talon_core.sampling import Temperature
 from talon_core.target import DrawnTests, NodeDraws
@@ -66,7 +67,7 @@ def test_tokens_are_those_that_are_taken_behind_the_pass(
             own = tuple(MADE[kind][0](data.draw(MADE[kind][1])) for kind in kinds)
             drawn[slot] = NodeDraws(own, frozenset(), SeededChoices(slot).ahead(count))
     slots = range(len(counts))
-    form = DrawingForm.of(slots, drawn)
+    form = DrawingForms().of(slots, drawn, len(slots))
     assert form is not None
     sent = {name: np.append(values, [form.fill[name]] * 3) for name, values in form.sent(starts, drawn).items()}
     more = sent_to_device(sent)
@@ -82,7 +83,7 @@ def numbered(*warpers: Any) -> NodeDraws:
 
 def test_forms_differ_where_more_than_a_number_does() -> None:
     def form(*draws: NodeDraws) -> DrawingForm | None:
-        return DrawingForm.of(range(len(draws)), dict(enumerate(draws)))
+        return DrawingForms().of(range(len(draws)), dict(enumerate(draws)), len(draws))
 
     cool, hot = (numbered(of.TemperatureLogitsWarper(by), of.TopKLogitsWarper(k)) for by, k in ((0.5, 5), (1.5, 64)))
     assert form(cool) == form(hot) == form(cool, hot) is not None
@@ -112,22 +113,33 @@ def test_what_is_not_known_has_no_form() -> None:
         numbered(of.TopPLogitsWarper(0.5, filter_value="nothing")),  # raises an error, which is this text's alone
     ]
     for draws in unknown:
-        assert DrawingForm.of([0], {0: draws}) is None
-        assert DrawingForm.of([0, 1], {0: cool, 1: draws}) is None
-        assert DrawingForm.of([0], {0: cool, 1: draws}) is not None  # where it is not taken part in
-    assert DrawingForm.of([0, 1], {}) is None
+        assert DrawingForms().of([0], {0: draws}, 1) is None
+        assert DrawingForms().of([0, 1], {0: cool, 1: draws}, 2) is None
+        assert DrawingForms().of([0], {0: cool, 1: draws}, 1) is not None  # where it is not taken part in
+    assert DrawingForms().of([0, 1], {}, 2) is None
+
+
+def test_what_processors_are_is_held_for_no_more_texts_than_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded_draws, "MOST_KINDS", 3)
+    forms = DrawingForms()
+    for number in range(1, 9):
+        form = forms.of([0], {0: numbered(Temperature(number / 4))}, 1)
+        assert form is not None
+        assert len(forms._kinds) <= 3
+    forms.forget()
+    assert not forms._kinds
 
 
 def test_where_few_trees_are_drawn_the_scores_of_all_others_are_left_alone() -> None:
     cool = numbered(Temperature(0.5))
     for drawn, trees, recorded in ((1, 1, True), (1, 2, True), (1, 3, False), (3, 6, True), (3, 7, False)):
-        form = DrawingForm.of(range(trees), dict.fromkeys(range(drawn), cool))
+        form = DrawingForms().of(range(drawn), dict.fromkeys(range(drawn), cool), trees)
         assert (form is not None) == recorded
 
 
 def test_padding_is_drawn_from_with_numbers_that_harm_nothing() -> None:
     every = [make(1 if kind == "top-k" else 1.0) for kind, (make, _) in MADE.items()]
-    form = DrawingForm.of([0], {0: numbered(*every)})
+    form = DrawingForms().of([0], {0: numbered(*every)}, 1)
     assert form is not None
     more = sent_to_device({name: np.array([value]) for name, value in form.fill.items()})
     assert DRAW_FILL.items() < form.fill.items()
@@ -266,6 +278,23 @@ def test_where_a_device_cannot_record_how_tokens_are_drawn_they_are_drawn_behind
     assert (executor.failure, executor.recorded) == (None, 2)  # one to draw behind, and the greedy one
 
 
+def test_where_drawing_cannot_be_recorded_other_passes_are_prepared_in_its_place() -> None:
+    logits = torch.randn(128, VOCAB)
+    executor = DeviceExecutor(TapedBackend(PlainDevice()), CPU, Forbids())
+    walks_of(executor, [{}], logits)  # so that there are buffers
+    for slot in (0, 1):
+        executor.cache.open(slot, 32)
+    before = executor.preparations
+    with pytest.warns(RuntimeWarning, match="sorting waits"):
+        executor.prepare([0, 1], 4, lambda view: (logits[: len(view.ids)],), "outputs", frozenset(), DRAWS[1])
+    sizes = executor.recorded
+    assert executor.preparations == before + sizes  # the greedy one was there, and one was tried in vain
+    for slot in (0, 1):
+        executor.cache.close(slot)
+    walks_of(executor, [{0: drawn_by(0.7, 5, 0.9), 1: drawn_by(0.2, 7, 1.0)}], logits)
+    assert executor.preparations <= before + sizes + 1  # of the size that was tried in vain
+
+
 def test_where_a_pass_itself_cannot_be_recorded_nothing_is_tried_again() -> None:
     class Never(Still):
         def record(self, function: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
@@ -286,7 +315,7 @@ BEHIND = {0: NodeDraws((of.SuppressTokensLogitsProcessor([3]),), frozenset(), np
 @pytest.mark.parametrize("draws", [{}, DRAWS[1], BEHIND])
 def test_a_pass_is_not_shown_what_is_sent_for_the_walk(draws: dict[int, NodeDraws]) -> None:
     """Each number would be brought to another type first, by a launch of its own."""
-    executor, seen = DeviceExecutor(PlainDevice(), CPU), []
+    executor, seen = DeviceExecutor(PlainDevice(), CPU, Still()), []
 
     def work(view: TreeView) -> tuple[Tensor]:
         seen.append(dict(view.more))

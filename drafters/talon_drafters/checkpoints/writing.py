@@ -9,8 +9,8 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
+from talon_core.basics.disk import writing
 from talon_core.basics.paths import put_in_place, write_whole
-from talon_core.basics.tensors import writing
 from talon_drafters.checkpoints.vocabulary import as_offsets
 
 

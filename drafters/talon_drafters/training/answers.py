@@ -33,15 +33,23 @@ class Text:
 
 
 def read_texts(file: Path) -> list[Text]:
-    """The texts of a file that `Answers` wrote; an unfinished last line is left out."""
+    """The texts of a file that `Answers` wrote; what follows an unfinished line is left out, and so is that line."""
     texts = []
     if file.exists():
-        for line in file.read_text(encoding="utf-8").splitlines():
-            try:
-                texts.append(Text(**json.loads(line)))
-            except (json.JSONDecodeError, TypeError):
+        for line in file.read_bytes().splitlines():
+            text = _text_of(line)
+            if text is None:
                 break
+            texts.append(text)
     return texts
+
+
+def _text_of(line: bytes) -> Text | None:
+    """What stands in a line; None in one that is not finished."""
+    try:
+        return Text(**json.loads(line))
+    except (ValueError, TypeError):
+        return None
 
 
 def append_texts(file: Path, texts: Sequence[Text]) -> None:
@@ -52,7 +60,11 @@ def append_texts(file: Path, texts: Sequence[Text]) -> None:
         out.seek(max(size - 1, 0))
         if size and out.read() != b"\n":
             out.seek(0)
-            out.truncate(out.read().rfind(b"\n") + 1)
+            *_, last = out.read().split(b"\n")
+            if _text_of(last) is None:
+                out.truncate(size - len(last))
+            else:
+                out.write(b"\n")
         out.write(lines.encode())
 
 

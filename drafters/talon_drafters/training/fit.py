@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from talon_core.basics.tensors import writing
+from talon_core.basics.disk import writing
 from talon_core.runtime.embeddings import shared_embedding, vocabulary_size
 from talon_drafters.training.batches import LengthBatches, Texts, collate
 from talon_drafters.training.head_training import Batch, HeadTraining, StepCounts, Truth
@@ -95,6 +95,10 @@ class HeadTrainer(Trainer):  # type: ignore[misc]  # transformers has no complet
     def get_train_dataloader(self) -> DataLoader[Any]:
         # not prepared by accelerate, which shares out batches of one size only
         return DataLoader(self._batches.texts, batch_sampler=self._batches, collate_fn=collate)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        with writing(f"a checkpoint in '{self.args.output_dir}'"):
+            super()._save_checkpoint(model, trial)
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         return model(**inputs)["loss"]
@@ -208,8 +212,7 @@ def fit(
     )
     trainer.remove_callback(PrinterCallback)
     latest = latest_checkpoint(folder) if resume else None
-    with writing(f"a checkpoint in '{folder}'"):
-        trainer.train(resume_from_checkpoint=None if latest is None else str(latest))
+    trainer.train(resume_from_checkpoint=None if latest is None else str(latest))
     if len(held_out) and trainer.evaluated_at != trainer.state.global_step:
         trainer.evaluate()
     return head

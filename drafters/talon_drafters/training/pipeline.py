@@ -14,8 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 
+from talon_core.basics.disk import writing
 from talon_core.basics.paths import write_whole
-from talon_core.basics.tensors import writing
 from talon_core.recipe import TrainingJob
 from talon_core.runtime.embeddings import vocabulary_size
 from talon_drafters.checkpoints.files import fingerprint

@@ -1,5 +1,6 @@
 """The target's states at every token of the texts, kept on disk, so that each is computed once."""
 
+import errno
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from talon_core.basics.paths import write_whole
+from talon_core.basics.paths import about, write_whole
 from talon_drafters.training.answers import Text
 from talon_drafters.training.target_states import TargetStates
 
@@ -35,10 +36,14 @@ class StateStore:
         total = int(self._starts[-1])
         tokens = sum(sum(text.ids) for text in texts)
         key = {"target": dict(target), "width": width, "texts": len(texts), "tokens": total, "sum": tokens}
-        self.done = _done(self._progress, key) if file.exists() else 0
+        size = total * width * np.dtype(np.int16).itemsize
+        whole = file.exists() and file.stat().st_size == size
+        self.done = _done(self._progress, key) if whole else 0
         self._key = key
         if not self.done:
-            _take(file, total * width * np.dtype(np.int16).itemsize)
+            self._progress.unlink(missing_ok=True)  # it is of what is given up now
+        with about(file):
+            _take(file, size, "r+b" if self.done else "wb")
         self._rows = np.memmap(file, np.int16, "r+", shape=(total, width))
 
     def fill(
@@ -82,14 +87,18 @@ def _done(progress: Path, key: Mapping[str, Any]) -> int:
         return 0
 
 
-def _take(file: Path, size: int) -> None:
-    """Make a file of so many bytes, for which there is room: a full disk kills whoever writes to a mapped file.
+def _take(file: Path, size: int, mode: str) -> None:
+    """Let a file have so many bytes, and room for them where the system can say so: a full disk kills whoever writes to
+    a mapped file.
 
     Raises:
-        OSError: if there is not.
+        OSError: if there is no room.
     """
-    with file.open("wb") as out:
-        if hasattr(os, "posix_fallocate") and size:
-            os.posix_fallocate(out.fileno(), 0, size)
-        else:
-            out.truncate(size)
+    with file.open(mode) as out:
+        try:
+            if size and hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(out.fileno(), 0, size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # what file systems say that cannot
+                raise
+        out.truncate(size)

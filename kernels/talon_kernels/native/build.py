@@ -9,6 +9,7 @@ import os
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -178,10 +179,10 @@ def compile_sources(compiler: list[str], target: Path) -> None:
         each = [(name, made, [*alone, "-c", str(folder / name), "-o", str(made)]) for name, made in objects.items()]
         each.sort(key=lambda one: -(folder / one[0]).stat().st_size)
         try:
-            problem = _problem([made for _, made, _ in each], [how for _, _, how in each])
+            problem = _first_error_of([made for _, made, _ in each], [how for _, _, how in each])
             if problem is None:
                 link = [*command, *map(str, objects.values()), "-o", str(target), "-lm"]
-                problem = _problem([target], [link])
+                problem = _first_error_of([target], [link])
         except (OSError, subprocess.SubprocessError) as error:
             raise BuildError(f"the C compiler {shlex.join(compiler)} does not run: {error}") from error
         if problem is None:
@@ -189,10 +190,11 @@ def compile_sources(compiler: list[str], target: Path) -> None:
     raise BuildError(f"{shlex.join(compiler)} cannot compile the native kernels: {problem}")
 
 
-def _problem(made: Sequence[Path], commands: Sequence[list[str]]) -> str | None:
+def _first_error_of(made: Sequence[Path], commands: Sequence[list[str]]) -> str | None:
     """Run a compiler; the first error that it says, or None if it has made each of these files."""
-    for path, (status, said) in zip(made, run_together(commands, COMPILE_SECONDS), strict=True):
-        if status == 0 and path.exists():
+    found = run_together(commands, COMPILE_SECONDS)
+    for place, (status, said) in sorted(found.items()):
+        if status == 0 and made[place].exists():
             continue
         if status == 0:
             return "it ended without an error but wrote no file; is it a C compiler?"
@@ -201,13 +203,14 @@ def _problem(made: Sequence[Path], commands: Sequence[list[str]]) -> str | None:
     return None
 
 
-def run_together(commands: Sequence[list[str]], seconds: float) -> list[tuple[int, str]]:
+def run_together(commands: Sequence[list[str]], seconds: float) -> dict[int, tuple[int, str]]:
     """Run programs that read nothing, as many at a time as there are processors; what takes longest stands first.
 
-    Where one fails to start or to end, or Ctrl-C is pressed, the others end with it.
+    Where one fails, or Ctrl-C is pressed, the others end with it, and whatever they have started.
 
     Returns:
-        The exit status of each, and what it has written to its standard error.
+        By place the exit status of those that have ended by themselves, and what each has written to its standard
+        error.
 
     Raises:
         OSError: if one cannot be started.
@@ -219,29 +222,38 @@ def run_together(commands: Sequence[list[str]], seconds: float) -> list[tuple[in
     with contextlib.ExitStack() as stack:
         said = [stack.enter_context(tempfile.TemporaryFile()) for _ in commands]
 
-        def end_one() -> None:
+        def succeeds() -> bool:
             place, process = running[-1]  # the first takes longest
             status = process.wait(seconds)
             said[place].seek(0)
             found[place] = status, said[place].read().decode(errors="replace")
             running.pop()
+            return status == 0
 
         try:
             for place, command in enumerate(commands):
-                if len(running) == at_once:
-                    end_one()
+                if len(running) == at_once and not succeeds():
+                    return found
                 nothing = subprocess.DEVNULL
                 process = subprocess.Popen(
                     command, stdin=nothing, stdout=nothing, stderr=said[place], start_new_session=True
                 )
                 running.append((place, process))
-            while running:
-                end_one()
+            while running and succeeds():
+                pass
         finally:
             for _, process in running:
-                process.kill()
-                process.wait()
-    return [found[place] for place in range(len(commands))]
+                _end(process)
+    return found
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a program that leads a session of its own, and what it has started; it may remove its files before."""
+    for how, seconds in ((signal.SIGTERM, 1.0), (signal.SIGKILL, None)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, how)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
 
 
 def run_quietly(command: list[str], seconds: float) -> subprocess.CompletedProcess[bytes]:
