@@ -27,8 +27,6 @@ from talon_core.tree import IntArray
 
 T = TypeVar("T")
 
-NOTHING_SHOWN: Mapping[str, Tensor] = {}
-
 FEWEST_NODES = 64
 """Nodes of a tree that every pass has room for, so that growing trees change no shape."""
 
@@ -359,7 +357,7 @@ class DeviceExecutor(Executor):
         self, work: Callable[[TreeView], Made], kind: Hashable, ends: frozenset[int], form: DrawingForm | None
     ) -> _Kind[tuple[Tensor, Tensor, Made]]:
         def walk(given: _DevicePass) -> tuple[Tensor, Tensor, Made]:
-            made = work(self._view(given))
+            made = work(self._view(given, {}))
             tokens = made[0].argmax(-1) if form is None else form.tokens(made[0], given.more)
             return *self._follow(tokens, given, ends), made
 
@@ -368,7 +366,7 @@ class DeviceExecutor(Executor):
 
     def _drawing(self, work: Callable[[TreeView], Made], kind: Hashable) -> _Kind[tuple[Made, _DevicePass]]:
         fill = {"parents": -1, **DRAW_FILL}
-        return _Kind(("draw", kind), lambda given: (work(self._view(given)), given), fill)
+        return _Kind(("draw", kind), lambda given: (work(self._view(given, {})), given), fill)
 
     def _keep(self, ends: frozenset[int]) -> None:
         """Have these tokens on the device; a recorded pass cannot send them."""
@@ -438,7 +436,7 @@ class DeviceExecutor(Executor):
         self._recordings.forget()
         self._forms.forget()
 
-    def _view(self, given: _DevicePass, more: Mapping[str, Tensor] = NOTHING_SHOWN) -> TreeView:
+    def _view(self, given: _DevicePass, more: Mapping[str, Tensor]) -> TreeView:
         """What a pass is shown; of further numbers only these, as what is for a walk is nothing to the pass."""
         held = {given.table.device: (given.layout, given.table)}
 

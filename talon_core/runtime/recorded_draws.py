@@ -60,11 +60,14 @@ def _names(name: str) -> tuple[str, str]:
     return f"{name} low", f"{name} high"
 
 
-def _padding(name: str, value: float) -> dict[str, int]:
-    return {name: int(words[0]) for name, words in _words(name, np.array([value])).items()}
+def _padding(value: float) -> tuple[int, int]:
+    low, high = as_words(np.array([value]))
+    return int(low[0]), int(high[0])
 
 
-DRAW_FILL = _padding(_DRAW, NOT_DRAWN)
+HARMLESS_WORDS = _padding(HARMLESS)
+
+DRAW_FILL = dict(zip(_names(_DRAW), _padding(NOT_DRAWN), strict=True))
 """What is sent for padding, by the names of `sent_draws`."""
 
 
@@ -90,7 +93,7 @@ class DrawingForm:
         """What is sent for padding, by the names of `sent`."""
         fill = dict(DRAW_FILL)
         for name in self._columns:
-            fill |= _padding(name, HARMLESS)
+            fill |= zip(_names(name), HARMLESS_WORDS, strict=True)
         return fill
 
     def sent(self, starts: IntArray, drawn: Mapping[int, NodeDraws]) -> dict[str, IntArray]:

@@ -242,7 +242,7 @@ class Recording:
     """A recorder for as long as it works.
 
     Args:
-        recorder: likewise; None records nothing.
+        recorder: what records; None records nothing.
         then: what happens when it does not work any more, for the warning.
 
     Attributes:

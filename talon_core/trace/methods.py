@@ -50,15 +50,10 @@ def parse_parts(spec: str, registry: Registry) -> tuple[str | None, Resolved]:
     try:
         return drafter, resolve(Parts(policy=policy, rule=rule or DEFAULT_RULE), registry)
     except (LookupError, ValueError) as error:
-        why = error if drafter is not None else _misplaced(registry, name, first) or error
+        why: object = error
+        if drafter is None and first in registry.names("drafter"):
+            why = f"'{first}' is a drafter, and a policy stands behind it: write '{name}/{DEFAULT_POLICY}'"
         raise ValueError(f"method '{name}': {why}") from error
-
-
-def _misplaced(registry: Registry, name: str, first: str) -> str:
-    """What is wrong where a drafter stands in the place of the policy; empty where none does."""
-    if first in registry.names("drafter"):
-        return f"'{first}' is a drafter, and a policy stands behind it: write '{name}/{DEFAULT_POLICY}'"
-    return ""
 
 
 def _drafter(spec: str, trace: Trace, recorded: DrafterSpec | None, registry: Registry) -> DrafterSpec | None:

@@ -170,19 +170,17 @@ def compile_sources(compiler: list[str], target: Path) -> None:
     Raises:
         BuildError: if it takes none; the text ends with the first error of the last try.
     """
-    folder = Path(__file__).parent
-    objects = {name: target.with_name(f"{name}.o") for name in SOURCES}
+    sources = [Path(__file__).with_name(name) for name in SOURCES]
+    sources.sort(key=lambda path: -path.stat().st_size)
+    objects = [target.with_name(f"{path.name}.o") for path in sources]
     problem: str | None = ""
     for flags in flag_sets():
         command = [*compiler, *COMMON_FLAGS, *flags]
         alone = [one for one in command if one != "-shared"]
-        each = [(name, made, [*alone, "-c", str(folder / name), "-o", str(made)]) for name, made in objects.items()]
-        each.sort(key=lambda one: -(folder / one[0]).stat().st_size)
+        each = [[*alone, "-c", str(path), "-o", str(made)] for path, made in zip(sources, objects, strict=True)]
+        link = [*command, *map(str, objects), "-o", str(target), "-lm"]
         try:
-            problem = _first_error_of([made for _, made, _ in each], [how for _, _, how in each])
-            if problem is None:
-                link = [*command, *map(str, objects.values()), "-o", str(target), "-lm"]
-                problem = _first_error_of([target], [link])
+            problem = _first_error_of(objects, each) or _first_error_of([target], [link])
         except (OSError, subprocess.SubprocessError) as error:
             raise BuildError(f"the C compiler {shlex.join(compiler)} does not run: {error}") from error
         if problem is None:
