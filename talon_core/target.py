@@ -140,6 +140,14 @@ class Target(ABC):
     context_reason: str | None = None
     """Why `context_length` is less than the model's configuration says, as a clause; None if it is not."""
 
+    @property
+    def most_rows(self) -> int | None:
+        """Rows, as `rows` counts them, for which the memory that it runs in would do if there were nothing else.
+
+        None if not known, as by default. An engine that is given no bound takes this one.
+        """
+        return None
+
     @cached_property
     def occupied(self) -> set[int]:
         """Slots that somebody has opened and not closed; engines that share a target keep out of each other's way."""

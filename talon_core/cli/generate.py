@@ -50,7 +50,7 @@ def generate(
         typer.Option(
             parser=opts.whole_number,
             metavar="N",
-            help="Most rows of keys and values of all prompts at a time, one a token; by default there is no bound.",
+            help="Most rows of keys and values of all prompts at a time, one a token; by default what memory holds.",
         ),
     ] = None,
     model: opts.Model = opts.DEFAULT_MODEL,

@@ -29,9 +29,9 @@ class Bounds:
     Attributes:
         slots: sequences at a time; None for as many as there are.
         rows: rows of keys and values for all slots together, a row for each token, as the target counts them
-            (`Target.rows`), and what the drafter's own caches take as so many of these (`Drafter.rows`); None for no
-            bound. A sequence is let in with room for its prompt, its new tokens and the largest tree, and one that can
-            never fit is refused.
+            (`Target.rows`), and what the drafter's own caches take as so many of these (`Drafter.rows`); None for as
+            many as the memory here would hold if there were nothing else (`Target.most_rows`). A sequence is let in
+            with room for its prompt, its new tokens and the largest tree, and one that can never fit is refused.
         prompt_tokens: tokens of prompts that are read in a step where other sequences have a round in it; None for all.
         keep: keep the keys and values of texts that are over until their slot is needed, so that the next prompt that
             begins in the same way, as the next turn of a conversation does, is read from there on.

@@ -139,7 +139,8 @@ class Engine:
         self._machine: dict[str, Any] = {}
         self._shared: dict[str, Any] = {}  # what the allocator has learnt of the machine
         self.allocator = allocator
-        self._slots = Slots(slots, rows, target.occupied, self.parts.rows)
+        self._rows = rows
+        self._slots = Slots(slots, rows, target.occupied, self.parts.rows, target.most_rows)
         self._drafted_to: dict[int, int] = {}  # by slot: the tokens of its text after which something was drafted last
         self._opened: tuple[set[int], set[int]] = set(), set()  # the slots that are open in target and drafter
         weakref.finalize(self, _give_back, target, self._slots, self._opened[0])
@@ -222,10 +223,15 @@ class Engine:
         if missing is not None:
             own = self.parts.rows({0: self._room(sequence)}) - self.parts.target.rows({0: self._room(sequence)})
             drafters = f", with the {own} that the drafter's cache counts for" * bool(own)
+            there, more = (
+                ("there are", ", or give the engine more rows")
+                if self._rows is not None
+                else ("the memory here would hold at best", "")
+            )
             raise ValueError(
                 f"the prompt has {len(sequence.request.ids)} tokens, {sequence.limit} new ones are asked for, and a "
                 f"tree may have {self._nodes} node{'s' * (self._nodes != 1)}: {missing} rows of keys and values more "
-                f"than there are{drafters}; ask for fewer tokens, take a smaller budget, or give the engine more rows"
+                f"than {there}{drafters}; ask for fewer tokens{',' if more else ' or'} take a smaller budget{more}"
             )
 
     def enter(self, sequence: Sequence) -> Sequence:

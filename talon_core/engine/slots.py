@@ -37,6 +37,7 @@ class Slots:
         most_rows: rows of keys and values at most, those of all slots together; None for any number.
         occupied: slots of the target that are taken, by whomever; grows and shrinks with these.
         rows_of: how many rows are kept for slots of so much room, as `Target.rows` says it.
+        memory: rows for which memory would do at best, which are the most where nobody bounds them; None if not known.
     """
 
     def __init__(
@@ -45,9 +46,11 @@ class Slots:
         most_rows: int | None = None,
         occupied: set[int] | None = None,
         rows_of: Callable[[Mapping[int, int]], int] = rows_of_longest,
+        memory: int | None = None,
     ) -> None:
         self._most = most
-        self._most_rows = most_rows
+        self._most_rows = most_rows if most_rows is not None else memory
+        self._bounded = most is not None or most_rows is not None
         self._rows_of = rows_of
         self._occupied = occupied if occupied is not None else set()
         self._rooms: dict[int, int] = {}  # of the slots that are taken, and of those whose text is kept
@@ -117,8 +120,7 @@ class Slots:
         others = [slot for slot in self._kept if slot != spared]
         last = [slot for slot in self._kept if slot == spared]
         more = [empty] if self._most is None or len(self._rooms) < self._most else []
-        bounded = self._most is not None or self._most_rows is not None
-        grows = bounded or len(self._rooms) < max(FEWEST_SLOTS, self._most_running)
+        grows = self._bounded or len(self._rooms) < max(FEWEST_SLOTS, self._most_running)
         return [*dict.fromkeys([*within, *(more if grows else []), *others, *more, *last])]
 
     def _given_up(self, slot: int, room: int, spared: int | None) -> list[int] | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
+
+from talon_core.basics.memory import host_memory
 
 MOST_LAYERS = 10_000
 """Far more than any model has; so many take a while to make even where they are tiny."""
@@ -56,8 +57,7 @@ def machine_memory() -> int | None:
     """Bytes of memory of this machine and its GPUs; None if it does not tell."""
     import torch
 
-    try:
-        own = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
+    own = host_memory()
+    if own is None:
         return None
     return own + sum(torch.cuda.get_device_properties(each).total_memory for each in range(torch.cuda.device_count()))

@@ -43,6 +43,7 @@ class KeyValueCache(ABC):
         self.staged: list[int] = []
         self.reallocations = 0
         self.passes = 0
+        self._row_bytes: dict[int, int] = {}  # of each layer that has ever written
         self._rooms: dict[int, int] = {}  # of the slots that are open
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
@@ -165,6 +166,7 @@ class KeyValueCache(ABC):
         if layer_idx not in self._keys:
             own = [of.new_empty((first, of.shape[1], rows, of.shape[3])) for of in (keys, values)]
             self._keys[layer_idx], self._values[layer_idx] = own  # both, or none where memory is too short
+            self._row_bytes[layer_idx] = sum(of.shape[1] * of.shape[3] * of.itemsize for of in own)
         return self._keys[layer_idx], self._values[layer_idx]
 
     def buffers(self) -> list[Tensor]:
@@ -180,6 +182,11 @@ class KeyValueCache(ABC):
         for slot, count in counts.items():
             self.lengths[slot] += count
             self.staged[slot] = 0
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row in all layers that have ever written; 0 before the first pass."""
+        return sum(self._row_bytes.values())
 
     @property
     def nbytes(self) -> int:

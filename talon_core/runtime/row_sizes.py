@@ -1,6 +1,9 @@
 """What rows of keys and values take, and as how many of a target's those of a drafter count."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from talon_core.basics.memory import device_memory
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +24,21 @@ def row_bytes(config: Any, dtype: "torch.dtype") -> int:
     return 2 * int(config.num_hidden_layers) * kv_heads * head_dim * dtype.itemsize
 
 
+def free_at_best(model: Any, devices: Sequence["torch.device"]) -> int | None:
+    """Bytes that keys and values could take if there were nothing beside them; None where nobody tells.
+
+    On a GPU the model's weights lie there. Those in the memory of the host may be pages of a file, which are read again
+    when they are needed, so they do not count.
+
+    Args:
+        model: a causal LM in the form of transformers.
+        devices: where its parameters are.
+    """
+    memory = [device_memory(device) for device in devices]
+    weights = sum(one.nbytes for one in (*model.parameters(), *model.buffers()) if one.device.type == "cuda")
+    return None if None in memory else sum(filter(None, memory)) - weights
+
+
 def in_rows_of(target: "NetworkTarget", rows: int, bytes_each: int) -> int:
     """As many rows of a target as take as many bytes as some rows of another cache, rounded up.
 
@@ -29,4 +47,6 @@ def in_rows_of(target: "NetworkTarget", rows: int, bytes_each: int) -> int:
         rows: of the other cache.
         bytes_each: of one of them, in all its layers.
     """
-    return -(-rows * bytes_each // row_bytes(target.model.config.get_text_config(), target.model.dtype))
+    own = target.own_executor().cache.row_bytes  # which is what they take, once a pass has been run
+    own = own or row_bytes(target.model.config.get_text_config(), target.model.dtype)
+    return -(-rows * bytes_each // own)

@@ -230,6 +230,30 @@ def test_what_a_tree_may_take_is_reserved_where_rows_are_bounded():
     assert engine(wide).submit(request(8))  # without a bound its cache grows where such a tree comes
 
 
+def test_without_a_bound_rows_are_those_that_memory_would_hold():
+    class Small(TableTarget):
+        most_rows = 20
+
+    target = Small(TABLE)
+    own = engine(None, target)
+    first, second, third = (own.submit(request(6)) for _ in range(3))  # 10 rows each, as slots of one length
+    own.step()
+    assert [one.has_begun for one in (first, second, third)] == [True, True, False]
+    assert run(own, first, second, third) == [alone(one.request) for one in (first, second, third)]
+    sentence = "1 node: 24 rows of keys and values more than the memory here would hold at best; ask for fewer"
+    with pytest.raises(ValueError, match=sentence):
+        own.submit(request(40))
+    assert engine(None, target, rows=44).submit(request(40))  # whoever says more is believed
+
+
+def test_texts_are_kept_as_without_a_bound_where_memory_would_hold_more():
+    slots = Slots(memory=1000)
+    for token in range(8):
+        seat, _ = slots.take(np.array([token, 9]), 10, {})
+        slots.keep(seat.slot, np.array([token, 9]))
+    assert len(slots.kept) == FEWEST_SLOTS
+
+
 class Keeps(TableDrafter):
     """Has a cache of its own, which takes a third of the target's."""
 
