@@ -17,6 +17,7 @@ from torch import Tensor
 
 from talon_core.attention import AttentionBackend
 from talon_core.runtime.cache import KeyValueCache, TreeCache
+from talon_core.runtime.greedy_walks import greedy_walks
 from talon_core.runtime.inputs import PassInputs, Staged, pass_inputs, prompt_passes
 from talon_core.runtime.passes import Pass, PromptPass, TreePass
 from talon_core.runtime.recording import PassRecorder, Walks
@@ -438,8 +439,8 @@ class HostExecutor(Executor):
             return made[0].argmax(-1), made
 
         best, made = self.run(inputs, chosen, ("walk", kind))
-        walks = self._recorder.greedy_walks(inputs, best, slots, ends, unwalked)
-        self.cache.commit({slot: walk.path for slot, walk in walks.items()}, self._mover())
+        walks = greedy_walks(inputs, best, slots, ends, unwalked)
+        self.cache.commit({slot: walk.path for slot, walk in walks.items()}, self._moved)
         return made, walks
 
     def best_numbers(self, scores: Tensor, width: int) -> Tensor:
@@ -456,17 +457,16 @@ class HostExecutor(Executor):
 
     def commit(self, paths: Mapping[int, IntArray]) -> None:
         self._check_paths(paths)
-        self.cache.commit(paths, self._mover())
+        self.cache.commit(paths, self._moved if self._recorder is not None else None)
 
-    def _mover(self) -> Callable[[int, int, IntArray], None] | None:
-        """What moves rows in the cache's present buffers, if somebody does."""
-        if self._recorder is None:
-            return None
+    def _moved(self, slot: int, start: int, path: IntArray) -> None:
+        """The recorder moves rows in the cache's present buffers; most rounds without a draft move none."""
+        assert self._recorder is not None
         buffers = self.cache.buffers()
         now = self.cache.reallocations, len(buffers)
         if self._move is None or self._move[0] != now:
             self._move = now, self._recorder.mover(buffers)
-        return self._move[1]
+        self._move[1](slot, start, path)
 
     def forget(self) -> None:
         if self._passes is not None:

@@ -2,7 +2,7 @@
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -110,25 +110,6 @@ class PassRecorder(ABC):
         """What moves rows in buffers of a cache, all at once: called with a slot, a row of it and a path.
 
         Row `row + i` becomes what was in `row + path[i]`; the path ascends.
-        """
-
-    @abstractmethod
-    def greedy_walks(
-        self,
-        inputs: "PassInputs",
-        best: torch.Tensor,
-        slots: Collection[int],
-        ends: frozenset[int],
-        unwalked: Mapping[int, int],
-    ) -> Walks:
-        """Walk along the most likely tokens, as `DeviceBackend.greedy_walk` does.
-
-        Args:
-            inputs: whole trees; every node is a query.
-            best: the most likely token after each node, shape `(queries,)`, int64.
-            slots: where to walk.
-            ends: tokens that end their texts.
-            unwalked: by slot, how many nodes at the end of its tree no path goes to.
         """
 
     @abstractmethod

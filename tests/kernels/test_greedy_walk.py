@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from talon_core.attention import TreeLayout
 from talon_core.choices import SeededChoices
 from talon_core.laws import Laws
+from talon_core.runtime.greedy_walks import greedy_walks
+from talon_core.runtime.inputs import pass_inputs
 from talon_core.testing import draft_trees
 from talon_core.tree import TokenTree
 from talon_kernels.greedy_walk import greedy_walk
@@ -132,6 +134,30 @@ def test_the_native_kernel_walks_as_match_does(library, batch, ends, longest, ty
     got = greedy_walk(*arguments(batch, ends, "cpu", *types), longest, backend="native")
     assert got.tolist() == expected(batch, ends, longest)
     assert got.dtype == torch.int32
+
+
+@settings(deadline=None)
+@given(batch=batches(draft_trees(max_nodes=24, vocab_size=FEW) | large_trees()), ends=ENDS, data=st.data())
+def test_a_host_walks_as_match_does_and_goes_to_no_node_that_is_asked_about(batch, ends, data):
+    slots = [slot for slot, (tree, _) in enumerate(batch) if tree]
+    more = {slot: data.draw(st.integers(0, 3)) for slot in data.draw(st.sets(st.sampled_from(slots)))} if slots else {}
+    asked = {
+        slot: tree_of(
+            [*tree.parents, *data.draw(st.lists(st.integers(0, len(tree) - 1), min_size=count, max_size=count))],
+            [*tree.tokens, *data.draw(st.lists(st.integers(0, FEW), min_size=count, max_size=count))],
+        )
+        for slot, count in more.items()
+        for tree in [batch[slot][0]]
+    }
+    staged = {slot: (asked.get(slot, batch[slot][0]), 0) for slot in slots}
+    inputs = pass_inputs(staged, [7] * len(batch))
+    best = [np.append(batch[slot][1], np.zeros(more.get(slot, 0), np.int64)) for slot in slots]
+    walks = greedy_walks(inputs, torch.from_numpy(np.concatenate([[], *best]).astype(np.int64)), slots, set(ends), more)
+    walked = {slot: [len(walk.path), walk.token, *walk.path.tolist()] for slot, walk in walks.items()}
+    longest = max((len(tree) for tree, _ in batch if tree), default=1)
+    rule = expected(batch, ends, longest)
+    assert walked == {slot: rule[slot][: 2 + rule[slot][0]] for slot in slots}
+    assert all(walk.path.dtype == np.int64 for walk in walks.values())
 
 
 def test_without_kernels_the_reference_walks():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,11 +14,10 @@ from talon_core.runtime.cache import TreeCache
 from talon_core.runtime.executor import Numbers, TreeView
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import Pass
-from talon_core.runtime.recording import PassRecorder, RecordedPass, Walks
+from talon_core.runtime.recording import PassRecorder, RecordedPass
 from talon_core.tree import IntArray
 from talon_kernels.best_tokens.native import best_tokens_native
 from talon_kernels.commit_path.native import NativeMover
-from talon_kernels.greedy_walk.host import native_walks
 from talon_kernels.narrow import changes
 from talon_kernels.native import Library
 from talon_kernels.recorded.plan import arrange, moved, set_waits
@@ -59,16 +58,6 @@ class NativeRecorder(PassRecorder):
 
     def mover(self, buffers: Sequence[Tensor]) -> Callable[[int, int, IntArray], None]:
         return NativeMover(self._library, buffers)
-
-    def greedy_walks(
-        self,
-        inputs: PassInputs,
-        best: Tensor,
-        slots: Collection[int],
-        ends: frozenset[int],
-        unwalked: Mapping[int, int],
-    ) -> Walks:
-        return native_walks(self._library, inputs, best, slots, ends, unwalked)
 
     def best_numbers(self, scores: Tensor, width: int) -> Tensor:
         return best_tokens_native(self._library, scores.contiguous(), width)
