@@ -271,8 +271,10 @@ class Candidates:
         law = self.law(row) if law is None else law
         tokens: list[int] = []
         rest = law
-        while len(tokens) < count and rest.any():
-            tokens.append(choices.pick(rest))
-            if not replacement:
+        while len(tokens) < count:
+            if tokens and not replacement:
                 rest = without(rest, tokens[-1])
+            if not rest.any():
+                break
+            tokens.append(choices.pick(rest))
         return Drawn(tokens, law, replacement, logp)

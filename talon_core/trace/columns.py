@@ -227,6 +227,7 @@ class TextTrace:
         for name, rows in (laws or {}).items():
             arrays[f"law.{name}"] = np.stack(rows).astype(np.float32)
             arrays[f"sums.law.{name}"] = row_sums(arrays[f"law.{name}"])
+            arrays[f"totals.law.{name}"] = np.array([_total(row) for row in arrays[f"law.{name}"]])
         told[SUM] = sum_of(told, arrays, _small(arrays))
         return save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, {"text": json.dumps(told)})
 
@@ -315,23 +316,29 @@ def _laws(columns: Mapping[str, NDArray[Any]], file: Path) -> Callable[[str, int
     if "law.target" not in columns:
         return None
     for name in ("law.target", "law.drafter"):
-        sums = columns.get(f"sums.{name}", columns["above"])
-        if columns[name].ndim != 2 or {len(columns[name]), len(sums)} != {len(columns["above"])}:
+        beside = [columns.get(f"{of}.{name}", columns["above"]) for of in ("sums", "totals")]
+        if columns[name].ndim != 2 or {len(columns[name]), *map(len, beside)} != {len(columns["above"])}:
             raise ValueError("its laws are not those of its rows")
 
     def law(name: str, row: int) -> FloatArray:
         if f"law.{name}" not in columns:
             raise ValueError(f"'{file}' holds no laws of the {name}")
-        kept, sums = columns[f"law.{name}"][row], columns.get(f"sums.law.{name}")
-        if sums is not None and row_sums(kept[None])[0] != sums[row]:
+        kept, sums, known = (columns.get(f"{of}law.{name}") for of in ("", "sums.", "totals."))
+        assert kept is not None
+        if sums is not None and row_sums(kept[row][None])[0] != sums[row]:
             raise ValueError(f"a law in '{file}' {CHANGED}")
-        single: FloatArray = kept.astype(np.float64)
-        total = float(single.cumsum()[-1])  # one after the other, so that it is the same on any machine
-        if not (single >= 0).all() or abs(total - 1) > LAW_SLACK:
+        total = float(known[row]) if known is not None else _total(kept[row])
+        if not kept[row].min() >= 0 or not abs(total - 1) <= LAW_SLACK:
             raise ValueError(f"'{file}' holds what is no law; it was changed")
-        return single / total
+        found: FloatArray = np.divide(kept[row], total, dtype=np.float64)
+        return found
 
     return law
+
+
+def _total(law: NDArray[np.float32]) -> float:
+    """What a law sums to in double precision, one number after the other, so that it is the same on any machine."""
+    return float(law.cumsum(dtype=np.float64)[-1])
 
 
 def _check(text: TextTrace) -> None:

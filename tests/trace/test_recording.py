@@ -339,6 +339,47 @@ def test_a_law_that_was_changed_is_not_given(tiny: Any, recorded: Callable[..., 
         text.law("target", 0)
 
 
+def with_another_total(columns: Any) -> None:
+    columns["totals.law.target"][0] *= 2
+
+
+def with_fewer_totals(columns: Any) -> None:
+    columns["totals.law.target"] = columns["totals.law.target"][1:]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (with_another_total, "its columns are not what was recorded, they were changed"),
+        (with_fewer_totals, "its laws are not those of its rows"),
+    ],
+)
+def test_what_laws_sum_to_is_what_was_recorded_or_the_text_is_not_read(
+    tiny: Any, recorded: Callable[..., Trace], tmp_path: Path, change: Callable[[Any], None], what: str
+) -> None:
+    trace = damaged(recorded(tiny, laws=True, nodes=1, depth=2), tmp_path, changed(change))
+    with pytest.raises(ValueError, match=what):
+        next(iter(trace))
+
+
+def test_laws_of_which_nobody_knows_the_sums_are_the_same(
+    tiny: Any, recorded: Callable[..., Trace], tmp_path: Path
+) -> None:
+    def without(data: bytes) -> bytes:
+        columns, length = load(data), int.from_bytes(data[:8], "little")
+        told = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["text"])
+        del columns["totals.law.target"], columns["totals.law.drafter"], told["sum"]
+        return save(columns, {"text": json.dumps(told)})
+
+    trace = recorded(tiny, laws=True, nodes=1, depth=2)
+    old, new = (next(iter(each)) for each in (damaged(trace, tmp_path, without), trace))
+    assert old.law is not None
+    assert new.law is not None
+    for name in ("target", "drafter"):
+        for row in range(len(new.recorded.above)):
+            assert np.array_equal(old.law(name, row), new.law(name, row))
+
+
 def test_a_trace_without_checksums_is_replayed_as_one_that_has_them(
     tiny: Any, recorded: Callable[..., Trace], tmp_path: Path
 ) -> None:
