@@ -17,6 +17,22 @@ BESIDE = ("prepare", "wait")
 """What spans are of that lie beside these, where drafting goes on while the target verifies: a call of the drafter for
 what may come, and the time for which the round waited until that had ended, which is within a span of `PARTS`."""
 
+WORKS: Mapping[str, Sequence[str]] = {
+    "draft": ("reading", "layer", "inquiry", "answers", "commit"),
+    "policy": ("begin", "width", "grow", "finish", "end", "copy"),
+    "prepare": ("reading", "layer", "look", "commit"),
+}
+"""What spans of a part may be of, where the part does more than one thing.
+
+Of the drafter: what it reads before it can draft, such as a prompt; a layer of the tree; what it asks the target beside
+the tree (`Inquirer`), and that the answers are read; and its `commit`. Of the policy: its `width` and `grow` for a
+layer, and its `finish`; where trees grow together, what is done before the first layer and behind the finish; and the
+copies of it that decide what is prepared. Of what is prepared: as of the drafter, and a look at what else could be
+asked, which found nothing."""
+
+LAYERED = ("layer", "width", "grow")
+"""Works that are of one layer, whose number their spans have."""
+
 
 @attrs.frozen
 class Span:
@@ -26,15 +42,20 @@ class Span:
     told to begin and had answered as it does by the clock there.
 
     Attributes:
-        part: whose it is, one of `PARTS` or `BESIDE`. Each layer of the drafter has a span of its own, and so has its
-            `commit`.
+        part: whose it is, one of `PARTS` or `BESIDE`.
         start: when it began.
         end: when it was over.
+        work: what of the part it is, one of its `WORKS`; None where the part has none, and where one span is of all
+            that it did in the round, as costs tell it.
+        layer: of which layer, counted from 0, where the work is one of `LAYERED`: of the round's tree, and of what is
+            prepared the drafter's calls in this round. Otherwise None.
     """
 
     part: str
     start: float
     end: float
+    work: str | None = None
+    layer: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -42,8 +63,8 @@ class Span:
         return self.end - self.start
 
     def as_dict(self) -> dict[str, Any]:
-        """The span as plain data."""
-        return records.fields_as_plain(self)
+        """The span as plain data, without what is None."""
+        return {name: value for name, value in records.fields_as_plain(self).items() if value is not None}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Span":
@@ -55,6 +76,15 @@ class Span:
         found: Span = records.make(cls, data, SPAN_READERS)
         if found.end < found.start:
             raise ValueError(f"no Span: 'end' is {found.end}; it must be no less than 'start', {found.start}")
+        works = WORKS.get(found.part, ())
+        if found.work is not None and found.work not in works:
+            must = f"one of {', '.join(works)}" if works else "left out"
+            raise ValueError(f"no Span: 'work' is '{found.work}'; of the part '{found.part}' it must be {must}")
+        if (found.layer is not None) != (found.work in LAYERED):
+            raise ValueError(
+                f"no Span: 'layer' is {found.layer} and 'work' is {found.work}; there must be a layer just where the "
+                f"work is one of {', '.join(LAYERED)}"
+            )
         return found
 
 
@@ -62,6 +92,8 @@ SPAN_READERS: Mapping[str, records.Reader] = {
     "part": records.one_of(*PARTS, *BESIDE),
     "start": records.amount,
     "end": records.amount,
+    "work": records.maybe(records.words),
+    "layer": records.maybe(records.whole),
 }
 
 
@@ -119,8 +151,13 @@ class Round:
 
     @property
     def draft_seconds(self) -> float:
-        """Time in the drafter, its `commit` included."""
+        """Time in the drafter: in its layers, what it reads, asks and is answered, and its `commit`."""
         return self._seconds("draft")
+
+    @property
+    def layer_seconds(self) -> list[float]:
+        """Time in each layer of the drafter, in their order; empty where none is told apart."""
+        return [span.seconds for span in self.spans if span.part == "draft" and span.layer is not None]
 
     @property
     def policy_seconds(self) -> float:

@@ -1,6 +1,7 @@
 """Growing draft trees: asks the policies, asks the drafter, and checks both of them at every step."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from time import perf_counter
 
 import attrs
@@ -108,7 +109,7 @@ def draft_trees(
     unheard = {tree.slot: tree.unheard for tree in wanted}
     passes = 0
     layers: dict[int, list[Span]] = {tree.slot: [] for tree in wanted}  # of the drafter
-    while True:
+    for number in count():
         asked: list[Frontier] = []
         for slot, own in growing.items():
             if len(own.frontier) and slot not in faults:
@@ -122,19 +123,19 @@ def draft_trees(
         alone, groups = len(asked), _asked_together(together, asked, faults)
         if not asked:
             break
-        started = now()
+        asking = _Asking(now)
         try:
             draws = [growing[one.slot].shown_draws if one.slot in growing else NO_DRAWS for one in asked]
             proposed = offers.ask(asked, draws)
         except Exception as error:
             faults.update((one.slot, error) for one in asked)
             continue
-        layer = Span("draft", started, now())
+        took = asking.answered(proposed, number)
         passes += proposed.draft_passes
         heard = sum(unheard.pop(one.slot, 0) for one in asked)
-        _measure(measured, asked, proposed, layer.seconds, offers.is_a_layer, heard)
+        _measure(measured, asked, proposed, asking.seconds, offers.is_a_layer, heard)
         for one in asked:
-            layers[one.slot].append(layer)
+            layers[one.slot] += took
         for one, candidates in zip(asked[:alone], proposed.candidates, strict=False):
             own = growing[one.slot]
             try:
@@ -161,6 +162,40 @@ def draft_trees(
 
 
 NO_DRAWS: Mapping[int, Drawn] = {}
+
+
+class _Asking:
+    """A drafter is being asked for a layer, from now on.
+
+    Args:
+        now: the clock, in seconds.
+
+    Attributes:
+        seconds: that it took.
+    """
+
+    __slots__ = ("_began", "_now", "_started", "seconds")
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now, self._began, self._started = now, perf_counter(), now()
+
+    def answered(self, proposed: Proposed, number: int) -> list[Span]:
+        """It has answered just now: what that took, with what it had to read before as a span of its own.
+
+        That is told by the drafter's own clock. It takes as large a part of the whole as it does by that.
+
+        Args:
+            proposed: the answer.
+            number: of the layer, from 0.
+        """
+        ended = self._now()
+        began, self.seconds = self._started, ended - self._started
+        spans = []
+        if proposed.reading is not None:
+            whole = perf_counter() - self._began
+            began += self.seconds * min(proposed.reading.seconds / whole, 1.0) if whole > 0 else 0.0
+            spans.append(Span("draft", self._started, began, "reading"))
+        return [*spans, Span("draft", began, ended, "layer", number)]
 
 
 def _measure(
@@ -218,7 +253,7 @@ def _together(wanted: Sequence[Wanted], fewest: int, faults: Faults, now: Callab
             with faults.of(slots):
                 started = now()
                 found.append(GrowingSlots(as_one(policies), slots, roots, contexts, limits, now))
-                found[-1].spent(started)
+                found[-1].spent(started, "begin")
     return found
 
 
@@ -258,13 +293,13 @@ def draft_tree(
         PluginError: if the policy or the drafter breaks its contract; the message names it.
     """
     own, asking = Growing(policy, root, limits, now), offers(drafter)
-    passes, layers = 0, []
+    passes, layers, number = 0, list[Span](), 0
     while (asked := own.asked()) is not None:
-        started = now()
+        one = _Asking(now)
         proposed = asking.ask([asked], [own.shown_draws])
-        layers.append(Span("draft", started, now()))
-        passes += proposed.draft_passes
+        layers += one.answered(proposed, number)
+        passes, number = passes + proposed.draft_passes, number + 1
         if measured is not None:
-            _measure(measured, [asked], proposed, layers[-1].seconds, asking.is_a_layer, 0)
+            _measure(measured, [asked], proposed, one.seconds, asking.is_a_layer, 0)
         own.grow(asking.checked(proposed.candidates[0], asked, limits.vocab_size), choices)
     return Drafted(own.finish(), own.tree, passes, (*layers, *own.spans))

@@ -60,6 +60,7 @@ class Growing:
         self.frontier = THE_ROOT if goes_on else NO_NODES
         self._drafted_from: set[int] = set()
         self.spans: list[Span] = []  # of the policy
+        self._layer = 0  # that is drafted next
         self._now = now
         self.budgets = checked_budgets(policy, limits.budgets)
         self.children = checked_children(policy)
@@ -113,7 +114,7 @@ class Growing:
             width = int(given)
         except Exception:  # whatever is no number
             raise self.fail(f"returned {written(given)} from width; it must be a number of candidates") from None
-        self.spans.append(Span("policy", started, self._now()))
+        self.spans.append(Span("policy", started, self._now(), "width", self._layer))
         if width < 1:
             self.frontier = self.frontier[:0]
         return min(max(width, 0), self.limits.vocab_size)
@@ -133,7 +134,7 @@ class Growing:
             choices: the policy's randomness.
         """
         self._drafted_from.update(self.frontier.tolist())
-        self._wanted = NO_NODES
+        self._wanted, layer, self._layer = NO_NODES, self._layer, self._layer + 1
         if candidates.tokens.item(0) < 0 and candidates.tokens.max() < 0:
             self.frontier = NO_NODES
             return
@@ -161,7 +162,7 @@ class Growing:
             if old + count < self.budgets[1]:
                 self._wanted = self._checked_frontier(frontier, old)
         self.frontier = self._usable(self._wanted) if len(self._wanted) else NO_NODES
-        self.spans.append(Span("policy", started, self._now()))
+        self.spans.append(Span("policy", started, self._now(), "grow", layer))
 
     def _take(self, candidates: Candidates, chosen: IntArray, drawn: Mapping[int, Drawn]) -> None:
         fixed = candidates.tokens.take(chosen), candidates.parents(chosen), candidates.path_logp.take(chosen)
@@ -263,7 +264,7 @@ class Growing:
             raise self.fail(f"finished a tree of {len(tree)} nodes, the root included; its budget is {self.budgets[0]}")
         if tree is not self.tree:
             self._check_finished(tree)
-        self.spans.append(Span("policy", started, self._now()))
+        self.spans.append(Span("policy", started, self._now(), "finish"))
         return tree
 
     def _check_finished(self, tree: TokenTree) -> None:

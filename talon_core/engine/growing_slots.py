@@ -44,6 +44,7 @@ class GrowingSlots:
         self.slots = slots
         self.trees = [TokenTree.root(root) for root in roots]
         self.spans: list[Span] = []  # of the policy, for each sequence its share
+        self._layer = 0  # that is drafted next
         self.kept: NDArray[np.bool_] | None = None  # nodes of the forest that are verified, once it is finished
         self._now = now
         deepest = np.array([one.max_depth for one in limits])
@@ -54,9 +55,10 @@ class GrowingSlots:
         self.places: IntArray = np.zeros(len(slots), dtype=np.int64)  # of each node of the forest in its tree
         self._rows: list[tuple[int, int, int]] = []  # a tree, and where its rows begin and end
 
-    def spent(self, started: float) -> None:
-        """The policies have taken the time since then."""
-        self.spans.append(Span("policy", started, started + (self._now() - started) / len(self.slots)))
+    def spent(self, started: float, work: str, layer: int | None = None) -> None:
+        """The policies have taken the time since then; `work` and `layer` as of `Span`."""
+        ended = started + (self._now() - started) / len(self.slots)
+        self.spans.append(Span("policy", started, ended, work, layer))
 
     def asked(self, faults: Mapping[int, Exception]) -> list[Frontier]:
         """What the drafter is asked next; nothing where no tree goes on.
@@ -74,7 +76,7 @@ class GrowingSlots:
             return []
         started = self._now()
         widths = growing.widths()
-        self.spent(started)
+        self.spent(started, "width", self._layer)
         if not len(growing.frontier):
             return []
         trees, places = growing.trees_of(growing.frontier), self.places[growing.frontier]
@@ -104,7 +106,8 @@ class GrowingSlots:
         Raises:
             PluginError: if the policy breaks its contract for all; the message names it.
         """
-        growing = self._growing
+        growing, layer = self._growing, self._layer
+        self._layer += 1
         tokens, logp, path_logp = self._stacked(offered, asked, offers, faults)
         if not len(growing.frontier):
             return
@@ -116,7 +119,7 @@ class GrowingSlots:
 
         started, old = self._now(), len(growing.forest)
         growing.grow(shown, taking)
-        self.spent(started)
+        self.spent(started, "grow", layer)
         if len(growing.forest) > old:
             self._add()
         self._note(faults)
@@ -182,7 +185,7 @@ class GrowingSlots:
         """
         started = self._now()
         kept = self.kept = self._growing.finish()
-        self.spent(started)
+        self.spent(started, "finish")
         self._note(faults)
         forest, found = self._growing.forest, {}
         for number, (slot, tree) in enumerate(zip(self.slots, self.trees, strict=True)):
@@ -204,4 +207,4 @@ class GrowingSlots:
         """
         started = self._now()
         self._growing.hand_back()
-        self.spent(started)
+        self.spent(started, "end")

@@ -108,7 +108,7 @@ class DrafterInquiries(Inquiries):
         asked = {}
         for slot, one in drafted.items():
             if slot not in faults:
-                with faults.of([slot]), spans.of("draft", [slot]):
+                with faults.of([slot]), spans.of("draft", [slot], "inquiry"):
                     deepest = sequences[slot].deepest
                     asking = self._drafter, self._named, self.most_added
                     own = inquired(*asking, slot, one.tree, deepest, self._vocab_size)

@@ -14,12 +14,13 @@ class timed(AbstractContextManager[None]):
         part: whose it is.
         now: the clock, in seconds.
         to: lists that get it.
+        work: what of the part it is, as `Span.work`.
     """
 
-    __slots__ = ("_now", "_part", "_start", "_to")
+    __slots__ = ("_now", "_part", "_start", "_to", "_work")
 
-    def __init__(self, part: str, now: Callable[[], float], *to: list[Span]) -> None:
-        self._part, self._now, self._to = part, now, to
+    def __init__(self, part: str, now: Callable[[], float], *to: list[Span], work: str | None = None) -> None:
+        self._part, self._now, self._to, self._work = part, now, to, work
 
     def __enter__(self) -> None:
         self._start = self._now()
@@ -28,7 +29,7 @@ class timed(AbstractContextManager[None]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is None:
-            span = Span(self._part, self._start, self._now())
+            span = Span(self._part, self._start, self._now(), self._work)
             for spans in self._to:
                 spans.append(span)
 
@@ -45,6 +46,6 @@ class SlotSpans(dict[int, list[Span]]):
         super().__init__((slot, []) for slot in slots)
         self._now = now
 
-    def of(self, part: str, slots: Iterable[int]) -> timed:
-        """What is done inside is a part of these slots' rounds."""
-        return timed(part, self._now, *[self[slot] for slot in slots])
+    def of(self, part: str, slots: Iterable[int], work: str | None = None) -> timed:
+        """What is done inside is a part of these slots' rounds; `work` as `Span.work`."""
+        return timed(part, self._now, *[self[slot] for slot in slots], work=work)

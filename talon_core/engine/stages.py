@@ -177,7 +177,7 @@ class Stages:
         parts.preparations.drafting(wanted)
         drafted = draft_trees(wanted, parts.offers, self._faults, self._measured, self._now)
         for slot, tree in drafted.items():
-            if tree.spans and tree.spans[0].part == "draft":
+            if any(span.work == "layer" for span in tree.spans):
                 self._sequences[slot].drafted_at = self._sequences[slot].length
         return drafted
 
@@ -222,7 +222,7 @@ class Stages:
                     accepted[slot] = self._sequences[slot].taken(found)
             if added:
                 own = {slot: asked[slot] for slot in verified.outputs if slot in added}
-                with self._faults.of(own), self._spans.of("draft", own):
+                with self._faults.of(own), self._spans.of("draft", own, "answers"):
                     answers = answered(own, {slot: verified.outputs[slot].logits for slot in own})
             for slot, outputs in verified.outputs.items():
                 tree = left[slot].tree
@@ -264,7 +264,7 @@ class Stages:
                 nodes = drafted[slot].drafted.follow(tokens[:-1])
                 told[slot] = Committed(tokens.copy(), nodes, accepted[slot].features, answers.get(slot))
         if told:
-            with self._faults.of(told), self._parts.blaming("commit"), self._spans.of("draft", told):
+            with self._faults.of(told), self._parts.blaming("commit"), self._spans.of("draft", told, "commit"):
                 self._parts.drafter.commit(told)
 
 

@@ -140,6 +140,7 @@ class Beside(Worker):
         self._at = 0.0  # how far it is known what the drafter did: it was idle then, or in a call
         self._left: float | None = None  # of the call, in seconds alone; None where it is in none
         self._begun = 0.0  # when the call began
+        self._call: tuple[str, int | None] = "reading", None  # what it is of
         self._spans: list[Span] = []
 
     def drafts_whole(self, tree: Whole) -> bool:
@@ -156,17 +157,19 @@ class Beside(Worker):
         """Its next call begins; False where nothing is left to ask."""
         if self._untold:
             self._left, self._untold = self._untold, 0.0
+            self._call = "reading", None
         else:
             before = self._busy.seconds
             if self._preparing is None or not self._preparing.step():
                 return False
             self._left = self._busy.seconds - before
+            self._call = "layer", self._preparing.layers - 1
         self._begun = self._at
         return True
 
     def _end(self, at: float) -> None:
         """The call is over."""
-        self._spans.append(Span("prepare", self._begun, at))
+        self._spans.append(Span("prepare", self._begun, at, *self._call))
         self._at, self._left = at, None
 
     def during(self, seconds: float) -> None:

@@ -1,6 +1,7 @@
 """Growing a tree: what the engine asks, what bounds it, and what it refuses from a policy or a drafter, in words."""
 
-from itertools import count
+from itertools import count, pairwise
+from time import perf_counter
 from types import SimpleNamespace
 
 import attrs
@@ -644,6 +645,51 @@ def test_each_layer_is_measured_once_for_all_rows_by_the_clock_that_is_given():
     assert told.layers == [(2, 3, 5), (2, 3, 5), (2, 3, 5)]  # the first tree is full after one layer
     spans = {slot: [span for span in one.spans if span.part == "draft"] for slot, one in drafted.items()}
     assert {slot: [span.seconds for span in own] for slot, own in spans.items()} == {0: [5], 1: [5, 5, 5]}
+    assert {slot: [span.layer for span in own] for slot, own in spans.items()} == {0: [0], 1: [0, 1, 2]}
+
+
+def test_what_the_drafter_reads_before_a_layer_is_no_part_of_it():
+    """The drafter tells it by a clock of its own: all the time that passed by that, half of it, and more than all."""
+    answers = iter([10.0, 0.5, None])
+    clock = count(0, 5)
+
+    def reading(proposed):
+        began, seconds = perf_counter(), next(answers)
+        if seconds is None:
+            return proposed
+        while seconds < 1 and perf_counter() - began < 0.02:
+            pass
+        read = seconds if seconds > 1 else seconds * (perf_counter() - began)
+        return attrs.evolve(proposed, reading=Reading(7, read))
+
+    (drafted,) = draft_trees(
+        [wanted(1, Policy(budget=7))], Offers(Lying(reading)), Faults(), Told(), now=lambda: float(next(clock))
+    ).values()
+    draft = [span for span in drafted.spans if span.part == "draft"]
+    assert [(span.work, span.layer) for span in draft] == [
+        ("reading", None),
+        ("layer", 0),
+        ("reading", None),
+        ("layer", 1),
+        ("layer", 2),
+    ]
+    assert [one.end == other.start for one, other in pairwise(draft[:4])] == [True, False, True]
+    first, layer, second, half, last = [span.seconds for span in draft]
+    assert (first, layer, last) == (5.0, 0.0, 5.0)
+    assert second + half == pytest.approx(5.0)
+    assert 1.0 < second < 3.0  # half of what has passed, and what lies around the drafter takes a little
+
+
+def test_each_question_to_the_policy_says_of_which_layer_it_is():
+    trees = [wanted(0, Policy(budget=3)), wanted(1, Policy(budget=7, wide=lambda tree: 3 if len(tree) < 5 else 0))]
+    drafted = draft_trees(trees, Offers(DRAFTER), Faults(), MeasuredCosts())
+    told = {
+        slot: [(span.work, span.layer) for span in one.spans if span.part == "policy"] for slot, one in drafted.items()
+    }
+    assert told[0] == [("width", 0), ("grow", 0), ("finish", None)]
+    layers = [span.layer for span in drafted[1].spans if span.work == "layer"]
+    asked = [(work, layer) for layer in layers for work in ("width", "grow")]
+    assert told[1] == [*asked, ("width", len(layers)), ("finish", None)]  # which wanted no more
 
 
 @pytest.mark.parametrize(("unheard", "read", "layers"), [(FEW_HEARD, 0, 3), (FEW_HEARD + 1, 0, 2), (40, 39, 3)])
@@ -652,7 +698,7 @@ def test_a_layer_with_which_the_drafter_hears_of_much_is_not_taken_for_one_like_
     reads = Lying(lambda proposed: attrs.evolve(proposed, reading=Reading(read, 0.0) if read else None))
     trees = [attrs.evolve(wanted(1, Policy(budget=7)), unheard=unheard)]
     (drafted,) = draft_trees(trees, Offers(reads), Faults(), told).values()
-    assert sum(span.part == "draft" for span in drafted.spans) == 3
+    assert [span.layer for span in drafted.spans if span.work == "layer"] == [0, 1, 2]
     assert len(told.layers) == layers
 
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from talon_core.drawn import Drawn
 from talon_core.request import Result
-from talon_core.rounds import PARTS, Round, Span, Stats
+from talon_core.rounds import BESIDE, LAYERED, PARTS, WORKS, Round, Span, Stats
 from talon_core.testing import draft_trees, drawn_trees
 from talon_core.tree import TokenTree
 
 TREE = TokenTree([9, 3, 2, 5], [-1, 0, 0, 1], [0.0, -0.1, -np.inf, -0.3], {0: Drawn([2], [0.0, 0.5, 0.5])})
-SPANS = (Span("draft", 0.1, 0.2), Span("verify", 0.3, 1e300), Span("accept", 0.0, 5e-324))
+SPANS = (Span("draft", 0.1, 0.2, "layer", 3), Span("verify", 0.3, 1e300), Span("accept", 0.0, 5e-324))
 ROUND = Round(TREE, np.array([0, 1]), np.array([3, 7]), TREE, 1, SPANS, 9, 2, 11)
 RESULT = Result(np.array([1, 9]), [3, 7], "né\n", "length", True, [ROUND], Stats.of([ROUND], 1.5, 0.25))
 
@@ -32,7 +32,10 @@ def rounds(draw: st.DrawFn) -> Round:
     tokens = np.append(tree.tokens[path[1:]], draw(st.integers(0, 2**40)))
     drafted = draw(st.none() | draft_trees())
     times = st.tuples(amounts, amounts).map(sorted)
-    spans = [Span(part, *draw(times)) for part in draw(st.lists(st.sampled_from(PARTS), max_size=3))]
+    spans = []
+    for part in draw(st.lists(st.sampled_from([*PARTS, *BESIDE]), max_size=3)):
+        work = draw(st.sampled_from([None, *WORKS.get(part, ())]))
+        spans.append(Span(part, *draw(times), work, draw(st.integers(0, 9)) if work in LAYERED else None))
     passes, *counts = [draw(st.integers(0, 1000)) for _ in range(5)]
     return Round(tree, path, tokens, drafted, passes, tuple(spans), *counts)
 
@@ -54,6 +57,12 @@ def same(one: Any, other: Any) -> bool:
 
 def through_json(record: Any) -> Any:
     return type(record).from_dict(json.loads(json.dumps(record.as_dict(), allow_nan=False)))
+
+
+def test_a_span_says_no_more_than_it_knows():
+    layer, verify, _ = SPANS
+    assert layer.as_dict() == {"part": "draft", "start": 0.1, "end": 0.2, "work": "layer", "layer": 3}
+    assert verify.as_dict() == {"part": "verify", "start": 0.3, "end": 1e300}
 
 
 @given(rounds())
@@ -139,6 +148,28 @@ def changed(record: Any, *where: Any, to: Any) -> dict[str, Any]:
         (Round, changed(ROUND, "spans", 0, "end", to="NaN"), "'end' is 'NaN'; it must be a finite number"),
         (Round, changed(ROUND, "spans", 0, "end", to=0.05), "no Span: 'end' is 0.05; it must be no less than 'start'"),
         (Round, changed(ROUND, "spans", 1, "part", to="pray"), "no Span: 'part' is 'pray'; it must be one of"),
+        (
+            Round,
+            changed(ROUND, "spans", 0, "part", to="accept"),
+            "'work' is 'layer'; of the part 'accept' it must be",
+        ),
+        (
+            Round,
+            changed(ROUND, "spans", 0, "work", to="grow"),
+            "'work' is 'grow'; of the part 'draft' it must be one",
+        ),
+        (Round, changed(ROUND, "spans", 0, "work", to=[]), "no Span: 'work' is []; it must be text"),
+        (
+            Round,
+            changed(ROUND, "spans", 0, "work", to="commit"),
+            "no Span: 'layer' is 3 and 'work' is commit; there",
+        ),
+        (
+            Round,
+            changed(ROUND, "spans", 0, "layer", to=None),
+            "no Span: 'layer' is None and 'work' is layer; ther",
+        ),
+        (Round, changed(ROUND, "spans", 0, "layer", to=-1), "no Span: 'layer' is -1; it must be a whole number of at"),
         (Stats, changed(RESULT.stats, "rounds", to="1"), "no Stats: 'rounds' is '1'; it must be a whole number"),
         (Result, changed(RESULT, "rounds", to=3), "no Result: 'rounds' is 3; it must be a list"),
         (Result, changed(RESULT, "rounds", 0, "path", to=[0, 2, 3]), "no Result: 'rounds' has at 0 no Round: 'path'"),

@@ -128,7 +128,7 @@ class _Hosted:
             committed, what, *given = pickle.loads(message)
             if committed is not None:
                 at = "what was accepted"
-                with timed("prepare", perf_counter, spans):
+                with timed("prepare", perf_counter, spans, work="commit"):
                     self.commit(committed)
             at = what
             if what == "prepare":
@@ -206,9 +206,8 @@ class _Hosted:
         try:
             preparing = Preparing(self.drafter, schedule, jobs)
             while self._shelf.ended < number and not self._connection.poll():  # which also sees that it is closed
-                with timed("prepare", perf_counter, spans):
-                    if not preparing.step():
-                        break
+                if not preparing.timed_step(spans):
+                    break
             stopped = Stopped(preparing.prepared(), None, preparing.faults, spans, preparing.passes)
         except Exception as error:
             stopped = Stopped(failure=error, spans=spans)

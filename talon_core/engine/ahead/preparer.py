@@ -145,7 +145,7 @@ class DrafterPreparations(Preparations):
                 policy=sequences[slot].policy,
                 costs=costs,
             )
-        with blaming("drafter", self._named, "propose"), spans.of("policy", trees):  # of which copies are made
+        with blaming("drafter", self._named, "propose"), spans.of("policy", trees, "copy"):
             self._drafter.verifying(trees)
 
     def hit(self, slot: int) -> bool | None:

@@ -20,6 +20,7 @@ from talon_core.engine.memory import is_memoryless
 from talon_core.engine.offers import Offers
 from talon_core.errors import PluginError, naming
 from talon_core.policy import TreePolicy
+from talon_core.rounds import Span
 from talon_core.schedule import Outlook, Schedule
 from talon_core.tree import IntArray, TokenTree, with_nodes
 
@@ -70,6 +71,7 @@ class Preparing:
         now: the clock, in seconds.
 
     Attributes:
+        layers: calls of the drafter so far.
         passes: forward passes of a draft model that it took.
         faults: what has gone wrong for some sequences, by slot: nothing more is prepared for them.
     """
@@ -80,7 +82,7 @@ class Preparing:
         self._offers = Offers(drafter)
         self._schedule = schedule
         self._now = now
-        self.passes = 0
+        self.layers = self.passes = 0
         self.faults: dict[int, Exception] = {}
         self._ahead: dict[int, _Ahead] = {}
         for job in jobs:
@@ -111,6 +113,7 @@ class Preparing:
             return False
         draws = [{node: drawn.copied() for node, drawn in one.tree.drawn.items()} for one in frontiers]
         proposed = self._offers.ask(frontiers, draws)
+        self.layers += 1
         self.passes += proposed.draft_passes
         for asked, answer in zip(frontiers, proposed.candidates, strict=True):
             one = self._ahead[asked.slot]
@@ -119,6 +122,21 @@ class Preparing:
             except Exception as error:
                 self.faults[asked.slot] = error
         return True
+
+    def timed_step(self, spans: list[Span]) -> bool:
+        """`step`, with a span of it.
+
+        Args:
+            spans: gets it.
+
+        Raises:
+            PluginError: as `step`.
+        """
+        started, layer = self._now(), self.layers
+        asked = self.step()
+        work = ("layer", layer) if asked else ("look", None)
+        spans.append(Span("prepare", started, self._now(), *work))
+        return asked
 
     def prepared(self) -> dict[int, Prepared]:
         """What is there, by slot."""

@@ -1,7 +1,7 @@
 """A worker that prepares in a thread of this process."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from queue import SimpleQueue
 from threading import Event, Thread
@@ -16,7 +16,6 @@ from talon_core.drafter import Drafter
 from talon_core.engine.ahead.patience import Patience
 from talon_core.engine.ahead.preparing import Job, Preparing
 from talon_core.engine.ahead.worker import Stopped, Worker
-from talon_core.engine.spans import timed
 from talon_core.rounds import Span
 from talon_core.runtime.recording import used_beside
 from talon_core.schedule import Schedule
@@ -34,11 +33,10 @@ class _Task:
         seconds: that each call took, whatever the engine's clock says of it.
     """
 
-    def __init__(self, preparing: Preparing, now: Callable[[], float]) -> None:
+    def __init__(self, preparing: Preparing) -> None:
         self.preparing = preparing
         self.spans: list[Span] = []
         self.seconds: list[float] = []
-        self._now = now
         self.stopping = Event()
         self.done = Event()
         self.failure: Exception | None = None
@@ -48,9 +46,8 @@ class _Task:
         try:
             while not self.stopping.is_set():
                 started = perf_counter()
-                with timed("prepare", self._now, self.spans):
-                    if not self.preparing.step():
-                        break
+                if not self.preparing.timed_step(self.spans):
+                    break
                 self.seconds.append(perf_counter() - started)
         except Exception as error:
             self.failure = error
@@ -90,7 +87,7 @@ class ThreadWorker(Worker):
 
     def prepare(self, schedule: Schedule, jobs: Sequence[Job]) -> None:
         stream = self._own_stream()
-        task = _Task(Preparing(self.drafter, schedule, jobs, self.now), self.now)
+        task = _Task(Preparing(self.drafter, schedule, jobs, self.now))
         with uninterrupted():
             if self._thread is None:
                 self._tasks = SimpleQueue()

@@ -10,7 +10,6 @@ from talon_core.drafter import Drafter
 from talon_core.engine.ahead.prepared import Prepared
 from talon_core.engine.ahead.preparing import Job, Preparing
 from talon_core.engine.ahead.whole import Whole
-from talon_core.engine.spans import timed
 from talon_core.rounds import Span
 from talon_core.schedule import Schedule
 
@@ -98,10 +97,7 @@ class InLine(Worker):
             return Stopped()
         calls, spans = self._calls(), list[Span]()
         try:
-            while calls is None or calls > 0:
-                with timed("prepare", self.now, spans):
-                    if not preparing.step():
-                        break
+            while (calls is None or calls > 0) and preparing.timed_step(spans):
                 calls = None if calls is None else calls - 1
         except Exception as error:
             return Stopped(failure=error, spans=spans)

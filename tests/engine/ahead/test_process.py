@@ -174,6 +174,9 @@ def test_its_spans_are_told_by_the_engines_clock(beside):
     assert {"prepare", "wait"} <= {span.part for span in spans}
     end = next(clock)
     assert all(10**12 <= span.start <= span.end < end for span in spans)
+    prepared = [span.work for span in spans if span.part == "prepare"]
+    assert {"commit", "layer"} <= {*prepared} <= {"commit", "layer", "look"}
+    assert {span.layer for span in spans if span.part == "prepare" and span.work == "layer"} >= {0, 1}
 
 
 def test_policies_that_draw_get_laws_from_there(beside):
