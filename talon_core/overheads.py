@@ -1,7 +1,7 @@
 """What rounds take besides the passes of the target and the layers of the drafter, as measured."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from statistics import median
 
 import attrs
@@ -10,6 +10,9 @@ from talon_core.rounds import Span
 
 LATEST = 32
 """Rounds that are remembered, of either kind."""
+
+ASKED = ("reading", "layer", "inquiry")
+"""What the drafter does before the target's pass: no part of what rounds take besides."""
 
 WAITING = 256
 """Rounds that wait until somebody asks, at most; of more the latest count."""
@@ -55,16 +58,14 @@ class Overheads:
         verified = [span for span in spans if span.part == "verify"]
         if not verified:
             return
-        before = [span for span in spans if span.start <= verified[0].start]
-        drafts, policy = ([span for span in before if span.part == part] for part in ("draft", "policy"))
-        last = max((span.start for span in policy), default=verified[0].start)
-        layers = [span for span in drafts if span.start < last]  # what is asked behind the policy's last answer is none
+        drafts = [span for span in spans if span.part == "draft" and span.work in ASKED]
+        layers = {span.layer for span in drafts if span.layer is not None}
         whole = max(span.end for span in spans) - min(span.start for span in spans)
         passes = sum(span.seconds for span in (*verified, *drafts))
         if not layers:
             self._plain.append(max(whole - passes, 0.0))
             return
-        own = _of_layers(layers, policy)
+        own = _of_layers(spans, layers)
         self._drafted.append(max(whole - passes - own, 0.0))
         self._layers.append(own / len(layers))
 
@@ -90,19 +91,15 @@ class Overheads:
             kept.clear()
 
 
-def _of_layers(layers: Sequence[Span], policy: Sequence[Span]) -> float:
-    """Seconds that a round's layers take besides the drafter.
+def _of_layers(spans: Sequence[Span], layers: Collection[int]) -> float:
+    """Seconds that a round's layers take besides the drafter: from where the policy is asked how wide the first one is
+    to where it has chosen of the last one, unless there was nothing to choose from.
 
     Args:
-        layers: of the drafter, in their order, at least one.
-        policy: the policy's spans, in their order.
+        spans: of the round.
+        layers: the numbers of those that were drafted, at least one.
     """
-    first, last = layers[0], layers[-1]
-    seconds = last.start - first.start - sum(span.seconds for span in layers[:-1])
-    before = [span for span in policy if span.end <= first.start]
-    if before:  # its latest answer is how many candidates it wants
-        seconds += first.start - before[-1].start
-    behind = [span for span in policy if span.start >= last.end]
-    if len(behind) > 1:  # of the last layer's candidates it has chosen some, unless there were none; it has finished
-        seconds += behind[0].end - last.end
-    return seconds
+    whole = [span for span in spans if span.layer in layers and span.part in ("draft", "policy")]
+    begin, end = min(span.start for span in whole), max(span.end for span in whole)
+    drafter = [span for span in spans if span.part == "draft" and begin <= span.start < end]
+    return end - begin - sum(span.seconds for span in drafter)

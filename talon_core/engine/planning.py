@@ -31,6 +31,9 @@ PRIOR = 1.0
 ENOUGH = 8
 """Drafts, of whichever texts, before it is decided whether others follow."""
 
+GROWS = {"draft": ("reading", "layer"), "policy": ("begin", "width", "grow", "finish", "end")}
+"""What of a round grows its tree, by part."""
+
 WAITS = (8, 64)
 """Rounds in which somebody drafts less than his policy would, before all draft again: at first at least, and at most.
 
@@ -118,7 +121,7 @@ class Known:
             least: the path probability from which on a node is worth its time.
         """
         spans: dict[int, list[Span]] = {slot: drafting(round_) for slot, round_ in latest.items()}
-        asked = [[span for span in own if span.part == "draft"] for own in spans.values()]
+        asked = [[span for span in own if span.work == "layer"] for own in spans.values()]
         if any(asked):
             seconds = sum(span.seconds for span in {span for own in spans.values() for span in own})
             self.layer.add(sum(map(bool, asked)), seconds / max(map(len, asked)))
@@ -138,10 +141,8 @@ class Known:
 
 
 def drafting(round_: Round) -> list[Span]:
-    """What drafting took, before the pass of the target."""
-    parts = [span.part for span in round_.spans]
-    until = parts.index("verify") if "verify" in parts else len(parts)
-    return [span for span in round_.spans[:until] if span.part in ("draft", "policy")]
+    """What it took to grow the tree: the drafter's layers, what it read for them, and its policy."""
+    return [span for span in round_.spans if span.work in GROWS.get(span.part, ())]
 
 
 def best_layers(round_: NextRound) -> dict[int, int]:

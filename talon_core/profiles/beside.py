@@ -196,28 +196,28 @@ class _Noting(Drafter):
         self.calls: list[Span] = []
 
     @contextmanager
-    def _noted(self) -> Iterator[None]:
+    def _noted(self, work: str, layer: int | None = None) -> Iterator[None]:
         start = self._now()
         yield
-        self.calls.append(Span("draft", start, self._now()))
+        self.calls.append(Span("draft", start, self._now(), work, layer))
 
     def open(self, slot: int, prompt: IntArray, room: int) -> None:
-        with self._noted():
+        with self._noted("reading"):
             self._inner.open(slot, prompt, room)
 
     def read(self, parts: Mapping[int, Part]) -> None:
-        with self._noted():
+        with self._noted("reading"):
             self._inner.read(parts)
 
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
-        with self._noted():
+        with self._noted("layer", int(frontiers[0].tree.depths[frontiers[0].nodes].max())):
             proposed = self._inner.propose(frontiers)
         (one,) = frontiers
         self.layers.append(((len(one.nodes), one.width), self.calls[-1]))
         return proposed
 
     def commit(self, committed: Mapping[int, Committed]) -> None:
-        with self._noted():
+        with self._noted("commit"):
             self._inner.commit(committed)
 
     def close(self, slot: int) -> None:

@@ -262,6 +262,5 @@ class Measuring:
         """Note what is left of a step; returns its tokens and what the drafter took to be told of them."""
         spans = sum(span.seconds for span in one.spans)
         self._noted.add("commit", (len(one.tokens),), one.commit_seconds + seconds - spans)
-        verified = next(span.end for span in one.spans if span.part == "verify")
-        told = sum(span.seconds for span in one.spans if span.part == "draft" and span.start >= verified)
+        told = sum(span.seconds for span in one.spans if span.part == "draft" and span.work == "commit")
         return len(one.tokens), told

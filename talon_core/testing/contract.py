@@ -52,10 +52,15 @@ class Told:
         """The round, for a tree that was drafted, behind so many committed tokens."""
         tree = drafted.tree
         path = tree.path(self.place % len(tree))
-        taking = {"draft": self.draft_seconds, "policy": 1e-4, "verify": self.verify_seconds, "accept": 1e-4}
+        taking: list[tuple[float, str, str | None, int | None]] = [
+            (self.draft_seconds, "draft", "layer", 0),
+            (1e-4, "policy", "finish", None),
+            (self.verify_seconds, "verify", None, None),
+            (1e-4, "accept", None, None),
+        ]
         spans, start = [], 0.0
-        for part, seconds in taking.items():
-            spans.append(Span(part, start, start + seconds))
+        for seconds, part, work, layer in taking:
+            spans.append(Span(part, start, start + seconds, work, layer))
             start += seconds
         return Round(
             tree=tree,

@@ -178,10 +178,8 @@ def simulated(
 
 def _with_policy(round_: Round, costs: Costs, clock: Clock) -> Round:
     """A round, and behind it the time of its policy, which passes here: its calls take none by the clock."""
-    parts = [span.part for span in round_.spans]
-    layers = parts[: parts.index("verify")].count("draft")  # what is behind is the drafter's commit
     started = clock.seconds
-    clock.spend(priced_policy(costs, layers))
+    clock.spend(priced_policy(costs, len(round_.layer_seconds)))
     if clock.seconds == started:
         return round_
     return attrs.evolve(round_, spans=(*round_.spans, Span("policy", started, clock.seconds)))

@@ -377,53 +377,73 @@ def test_trees_by_the_prices_of_a_busy_machine_are_nearly_as_good_as_by_the_true
 
 
 def spans(*parts):
-    """One after the other, as `(part, seconds)`, from second 5 on."""
+    """One after the other, as `(part, seconds, work, layer)`, from second 5 on."""
     at, made = 5.0, []
-    for part, seconds in parts:
-        made.append(Span(part, at, at + seconds))
+    for part, seconds, *work in parts:
+        made.append(Span(part, at, at + seconds, *work))
         at += seconds
     return made
+
+
+WIDTH, LAYER, GROW = (("policy", 1.0, "width", 0), ("draft", 20.0, "layer", 0), ("policy", 2.0, "grow", 0))
+FINISH = ("policy", 4.0, "finish")
 
 
 def test_besides_is_what_is_neither_a_layer_nor_the_targets_pass():
     costs = MeasuredCosts()
     assert (costs.besides(True), costs.besides(False), costs.beside_layer()) == (None, None, None)
-    costs.went(
-        spans(("policy", 1.0), ("draft", 20.0), ("policy", 2.0), ("policy", 4.0), ("verify", 30.0), ("accept", 0.5))
-    )
+    costs.went(spans(WIDTH, LAYER, GROW, FINISH, ("verify", 30.0), ("accept", 0.5)))
     assert costs.besides(True) == pytest.approx(4.5)
     assert costs.beside_layer() == pytest.approx(3.0)
     assert costs.besides(False) is None
-    costs.went(spans(("policy", 0.125), ("verify", 30.0), ("commit", 0.25), ("draft", 1)))
+    costs.went(spans(("policy", 0.125, "finish"), ("verify", 30.0), ("commit", 0.25), ("draft", 1, "commit")))
     assert costs.besides(False) == pytest.approx(1.375)
-    costs.went(spans(("policy", 9.0)))  # it has failed before anything was verified
+    costs.went(spans(("policy", 9.0, "finish")))  # it has failed before anything was verified
     assert costs.besides(False) == pytest.approx(1.375)
     costs.forget()
     assert (costs.besides(True), costs.beside_layer()) == (None, None)
 
 
-def test_what_a_drafter_is_asked_once_the_policy_has_finished_is_no_layer():
-    costs = MeasuredCosts()
-    costs.went(
-        spans(("policy", 1.0), ("draft", 20.0), ("policy", 2.0), ("policy", 4.0), ("draft", 8.0), ("verify", 30.0))
-    )
+def test_what_a_drafter_asks_and_is_told_beside_the_tree_is_no_layer():
+    costs, asks = MeasuredCosts(), ("draft", 8.0, "inquiry")
+    costs.went(spans(WIDTH, LAYER, GROW, FINISH, asks, ("verify", 30.0)))
     assert costs.beside_layer() == pytest.approx(3.0)
     assert costs.besides(True) == pytest.approx(4.0)
+    costs.forget()
+    told = ("draft", 0.25, "answers"), ("accept", 0.5), ("draft", 1.0, "commit")
+    costs.went(spans(("policy", 4.0, "finish"), asks, ("verify", 30.0), *told))
+    assert costs.beside_layer() is None
+    assert costs.besides(False) == pytest.approx(5.75)
+
+
+def test_what_a_drafter_reads_before_it_drafts_is_neither_a_layer_nor_what_lies_besides():
+    costs, reads = MeasuredCosts(), ("draft", 50.0, "reading")
+    costs.went(spans(WIDTH, reads, LAYER, GROW, FINISH, ("verify", 30.0)))
+    assert costs.beside_layer() == pytest.approx(3.0)
+    assert costs.besides(True) == pytest.approx(4.0)
+
+
+def test_copies_of_the_policy_are_no_choice_among_the_candidates_of_a_layer():
+    """As in a round that drafts ahead and was offered nothing: the policy finishes behind the layer, and is copied."""
+    costs = MeasuredCosts()
+    costs.went(spans(WIDTH, LAYER, FINISH, ("policy", 8.0, "copy"), ("verify", 30.0)))
+    assert costs.beside_layer() == pytest.approx(1.0)
+    assert costs.besides(True) == pytest.approx(12.0)
 
 
 @given(st.lists(st.tuples(TIMES, TIMES, TIMES), min_size=1, max_size=6), TIMES, st.booleans())
 def test_what_rounds_take_besides_is_divided_between_their_layers_and_the_rest(layers, finish, offered):
     """`offered`: whether there were candidates in the last layer; the policy does not choose among none."""
     costs, parts = MeasuredCosts(), []
-    for width, draft, grow in layers:
-        parts += [("policy", width), ("draft", draft), ("policy", grow)]
+    for layer, (width, draft, grow) in enumerate(layers):
+        parts += [("policy", width, "width", layer), ("draft", draft, "layer", layer), ("policy", grow, "grow", layer)]
     parts = parts if offered else parts[:-1]
-    costs.went(spans(*parts, ("policy", finish), ("verify", 30.0), ("commit", 0.25)))
-    own = sum(seconds for part, seconds in parts if part == "policy")
+    costs.went(spans(*parts, ("policy", finish, "finish"), ("verify", 30.0), ("commit", 0.25)))
+    own = sum(seconds for part, seconds, *_ in parts if part == "policy")
     assert costs.beside_layer() == pytest.approx(own / len(layers), abs=1e-9)
     assert costs.besides(True) == pytest.approx(finish + 0.25, abs=1e-9)
     copied = costs.snapshot()
-    costs.went(spans(("policy", 9.0), ("draft", 1.0), ("policy", 9.0), ("policy", 9.0), ("verify", 1.0)))
+    costs.went(spans(WIDTH, LAYER, ("policy", 9.0, "grow", 0), ("policy", 9.0, "finish"), ("verify", 1.0)))
     assert copied.beside_layer() == pytest.approx(own / len(layers), abs=1e-9)
 
 

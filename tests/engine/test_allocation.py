@@ -17,6 +17,8 @@ from talon_core.decoding.decoder import Decoder
 from talon_core.drawn import Drawn
 from talon_core.engine.allocation import SIZES, BestRate, EqualBudgets, SharedBudget, allocated
 from talon_core.engine.allocation import _sizes as compared
+from talon_core.engine.planning import Known, Text
+from talon_core.rounds import Round, Span
 from talon_core.sampling import Sampling
 from talon_core.table import Memoryless
 from talon_core.testing import TableDrafter
@@ -546,6 +548,30 @@ def test_the_time_of_a_shared_layer_of_the_drafter_counts_once(drafting, nodes):
     texts = [engine.submit(Request(np.array([0]), 9)) for _ in range(2)]
     engine.step()
     assert [len(text.rounds[0].tree) for text in texts] == [nodes, nodes]
+
+
+def learnt(*spans):
+    """Seconds of a layer, as they are learnt from a round of one text that took this."""
+    known, at, made = Known(), 0.0, []
+    for part, seconds, *work in spans:
+        made.append(Span(part, at, at + seconds, *work))
+        at += seconds
+    tree = TokenTree([0, 1], [-1, 0], [0.0, -0.5])
+    round_ = Round(tree, np.array([0]), np.array([1]), spans=tuple(made))
+    known.learn({0: round_}, {0: Text()}, least=0.1)
+    return known.layer.at(1)
+
+
+def test_what_else_the_drafter_and_the_policy_do_in_a_round_is_no_layer():
+    grown = [
+        *[("policy", 1.0, "width", 0), ("draft", 4.0, "layer", 0), ("policy", 2.0, "grow", 0)],
+        *[("policy", 1.0, "width", 1), ("draft", 4.0, "layer", 1), ("policy", 2.0, "grow", 1)],
+        ("policy", 2.0, "finish"),
+    ]
+    beside = [("draft", 50.0, "inquiry"), ("policy", 50.0, "copy"), ("verify", 9.0)]
+    told = [("draft", 50.0, "answers"), ("accept", 1.0), ("draft", 50.0, "commit")]
+    assert learnt(*grown, *beside, *told) == learnt(*grown, ("verify", 9.0)) > 5.0
+    assert learnt(("policy", 1.0, "finish"), *beside, *told) == learnt(("verify", 9.0))  # where nothing was drafted
 
 
 def test_costs_that_raise_are_named_and_end_the_sequences_of_the_step():

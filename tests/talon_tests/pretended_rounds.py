@@ -104,9 +104,8 @@ def without_a_wait(pretended: Pretended, results: Sequence[Result]) -> dict[str,
     """How many passes of the target, and layers of the drafter, were over before their device was waited for."""
     found = {"verify": 0, "draft": 0}
     for round_ in [one for result in results for one in result.rounds]:
-        begin = min(span.start for span in round_.spans if span.part == "verify")
         for span in round_.spans:
-            if span.part in found and span.start <= begin and not _waited(pretended, span):
+            if span.part in found and span.work in (None, "layer") and not _waited(pretended, span):
                 found[span.part] += 1
     return found
 

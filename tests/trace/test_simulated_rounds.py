@@ -145,6 +145,13 @@ def test_nothing_is_faster_than_what_it_is_made_of(schedule, policy, costs, ther
         assert all(start >= pass_of.start + machines.way - 1e-9 for start in begun)
     if schedule is None:
         assert not of(found, "prepare", "wait")
+    for one in rounds:
+        drafter = [(span.work, span.layer) for span in one.spans if span.part == "draft"]
+        drafted = [("layer", layer) for layer in range(len(one.layer_seconds))]
+        assert drafter == [*drafted, *[("commit", None)] * (one is not rounds[-1])]
+        calls = [(span.work, span.layer) for span in one.spans if span.part == "prepare"]
+        first = [("reading", None)] * (("reading", None) in calls)
+        assert calls == [*first, *(("layer", layer) for layer in range(len(calls) - len(first)))]
 
 
 @settings(max_examples=20, deadline=None)
