@@ -23,20 +23,37 @@ LANED = tuple(part for own in LANES.values() for part in own)
 
 CAPTION = (
     "Each lane shows when a part was at work, to one scale, in milliseconds; an upright line begins a round. Draft: "
-    "layers of the drafter, and its reading of what was accepted. Prepare: what the drafter does while the target "
-    "verifies. Waiting: the round waits until the drafter's call has ended, which is a part of draft. A filled mark is "
-    "a hit: what the round's tree was drafted from was prepared. A hollow one is a miss: something else came."
+    "layers of the drafter, what it reads before them, what it asks the target beside the tree and is answered, and "
+    "its commit, in which it reads what was accepted; the table names each. Prepare: what the drafter does while the "
+    "target verifies. Waiting: the round waits until the drafter's call has ended, which is a part of draft. A filled "
+    "mark is a hit: what the round's tree was drafted from was prepared. A hollow one is a miss: something else came."
 )
 """How a picture of lanes is read."""
 
-HEADS = ("round", "prepared", "nodes", "tokens", "begins", *LANED, "ends")
+HEADS = ("round", "prepared", "nodes", "tokens", "begins", *LANED, "ends", "of draft")
 """Of the same as a table."""
 
-NAMES: Mapping[str, str] = {
-    "prepare": "the drafter goes on while the target verifies",
-    "wait": "the round waits for the drafter's call to end",
+NAMES: Mapping[tuple[str, str | None], str] = {
+    ("draft", None): "drafting",
+    ("draft", "reading"): "the drafter reads what it has not heard of",
+    ("draft", "layer"): "draft layer {}",
+    ("draft", "inquiry"): "the drafter asks the target beside the tree",
+    ("draft", "answers"): "the target's answers to the drafter are read",
+    ("draft", "commit"): "the drafter reads what was accepted",
+    ("policy", "begin"): "the policies begin trees that grow together",
+    ("policy", "width"): "the policy says how wide layer {} is",
+    ("policy", "grow"): "the policy chooses from layer {}",
+    ("policy", "finish"): "the policy finishes the tree",
+    ("policy", "end"): "the policies take back what they know",
+    ("policy", "copy"): "the policy is copied, to prepare with",
+    ("prepare", None): "the drafter goes on while the target verifies",
+    ("prepare", "reading"): "the drafter reads what it has not heard of, while the target verifies",
+    ("prepare", "layer"): "layer {} of what is prepared while the target verifies",
+    ("prepare", "look"): "nothing more is found to prepare while the target verifies",
+    ("prepare", "commit"): "the drafter reads what was accepted, while the target verifies",
+    ("wait", None): "the round waits for the drafter's call to end",
 }
-"""What stretches beside the parts of a round are called."""
+"""What stretches are called that are not called as their part, by part and work; layers are counted from 1."""
 
 MOST_ROUNDS = 96
 """Rounds that are drawn, unless more are asked for."""
@@ -54,12 +71,22 @@ class Stretch:
         start: milliseconds after the beginning of the round, or of the first of several.
         end: likewise.
         name: what it was, as "draft layer 2".
+        work: what of the part it was, as "layer 2"; the part itself where nobody knows.
     """
 
     part: str
     start: float
     end: float
     name: str
+    work: str
+
+    @classmethod
+    def of(cls, span: Span, begin: float) -> "Stretch":
+        """A span, its time counted from `begin`, in seconds."""
+        number = "" if span.layer is None else f"{span.layer + 1}"
+        work = " ".join(filter(None, [span.work or span.part, number]))
+        name = NAMES.get((span.part, span.work), work).format(number)
+        return cls(span.part, 1000 * (span.start - begin), 1000 * (span.end - begin), name, work)
 
 
 @attrs.frozen
@@ -99,6 +126,14 @@ class Turn:
         """The time of some parts."""
         return sum(one.end - one.start for one in self.stretches if one.part in parts)
 
+    def told(self, part: str) -> str:
+        """The time of each work of a part, in their order, as "layer 1 0.52, commit 0.10"; "-" where there is none."""
+        spent: dict[str, float] = {}
+        for one in self.stretches:
+            if one.part == part:
+                spent[one.work] = spent.get(one.work, 0.0) + one.end - one.start
+        return ", ".join(f"{work} {milliseconds:.2f}" for work, milliseconds in spent.items()) or "-"
+
 
 @attrs.frozen
 class Timeline:
@@ -123,12 +158,13 @@ class Timeline:
         return {name: own for name, own in LANES.items() if name != "waiting" or "wait" in parts}
 
     def rows(self) -> list[list[str]]:
-        """The rounds as a table, its heads `HEADS`: what each part took, and what came of what was prepared."""
+        """The rounds as a table, its heads `HEADS`: what each part took, and what of it each work of the
+        drafter, and what came of what was prepared."""
         return [
             [
                 *(str(turn.number), turn.came or "-", str(turn.nodes), str(turn.tokens), f"{turn.start:.2f}"),
                 *(f"{turn.milliseconds(part):.2f}" for part in LANED),
-                f"{turn.end:.2f}",
+                *(f"{turn.end:.2f}", turn.told("draft")),
             ]
             for turn in self.turns
         ]
@@ -221,23 +257,7 @@ def stretches(spans: Sequence[Span], begin: float) -> list[Stretch]:
         spans: the round's.
         begin: from when time is counted, in seconds.
     """
-    verified = next((span.start for span in spans if span.part == "verify"), float("inf"))
-    # a policy looks at every layer; what a drafter does between its last look and the pass is an inquiry
-    shaped = max((span.start for span in spans if span.part == "policy"), default=float("inf"))
-    prepares = any(span.part == "prepare" for span in spans)
-    layers = 0
-    found = []
-    for span in spans:
-        name = NAMES.get(span.part, span.part)
-        if span.part == "draft" and shaped < span.start < verified:
-            name = "the drafter is told what to go on with" if prepares else "the drafter asks beside the tree"
-        elif span.part == "draft" and span.start < verified:
-            layers += 1
-            name = f"draft layer {layers}"
-        elif span.part == "draft":
-            name = "the drafter reads what was accepted"
-        found.append(Stretch(span.part, 1000 * (span.start - begin), 1000 * (span.end - begin), name))
-    return found
+    return [Stretch.of(span, begin) for span in spans]
 
 
 def _covered(stretches: Iterable[tuple[float, float]]) -> float:

@@ -19,13 +19,12 @@ from talon_core.report import figures as of
 from talon_core.report.efficiency import PRICES, Offers, cheapest, oracle_of
 from talon_core.report.figures import ALL, FIGURES
 from talon_core.report.gather import Besides, report_of
-from talon_core.report.lanes import stretches
 from talon_core.report.page import page_of
 from talon_core.report.progress import command_of
 from talon_core.report.shapes import MOST_RANKS
 from talon_core.report.steps import MOST_NODES, read_questions
 from talon_core.report.texts import Texts
-from talon_core.rounds import PARTS, Span
+from talon_core.rounds import PARTS
 from talon_core.trace.along import Along
 
 METHOD = "draft-model:skip=2/talon:budget=8"
@@ -103,14 +102,6 @@ def test_a_typical_round_is_one_of_the_run_and_medians_are_of_all(report, result
     last = names[-1] == f"draft layer {len(names)}"  # of a text: nothing is read any more
     reads = [] if last else ["the drafter reads what was accepted"]
     assert names == [*(f"draft layer {number}" for number in range(1, len(names) - len(reads) + 1)), *reads]
-
-
-def test_what_a_drafter_asks_beside_the_tree_is_no_layer_of_it():
-    parts = ["draft", "policy", "policy", "draft", "policy", "policy", "draft", "verify", "draft", "commit", "draft"]
-    spans = [Span(part, float(start), start + 1.0) for start, part in enumerate(parts)]
-    named = [one.name for one in stretches(spans, 0.0) if one.part == "draft"]
-    reads = "the drafter reads what was accepted"
-    assert named == ["draft layer 1", "draft layer 2", "the drafter asks beside the tree", reads, reads]
 
 
 def test_points_are_totals_of_passes(report, results):

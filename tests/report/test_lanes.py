@@ -9,22 +9,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talon_core.report.lane_page import FORMS, page_of_lanes, timeline_file
-from talon_core.report.lanes import HEADS, LANED, LANES, timeline_of
+from talon_core.report.lanes import HEADS, LANED, LANES, stretches, timeline_of
 from talon_core.report.svg_lanes import bands
-from talon_core.rounds import BESIDE, PARTS, Round, Span
+from talon_core.rounds import BESIDE, LAYERED, PARTS, WORKS, Round, Span
 from talon_core.tree import TokenTree
 
 TREE = TokenTree.root(3)
 
 
 def one_round(*spans, hit=None, tokens=1):
-    made = tuple(Span(part, start, end) for part, start, end in spans)
+    made = tuple(Span(*span) for span in spans)
     return Round(tree=TREE, path=np.zeros(1, dtype=np.int64), tokens=np.arange(tokens), spans=made, hit=hit)
 
 
 def two_rounds():
     """The drafter goes on from 2 to 5 while the target verifies from 2 to 4; a round then waits for a second."""
-    first = one_round(("draft", 0, 2), ("verify", 2, 4), ("prepare", 2, 5), ("draft", 4, 5), ("wait", 4, 5), tokens=2)
+    first = one_round(
+        *[("draft", 0, 0.5, "layer", 0), ("draft", 0.5, 2, "layer", 1), ("verify", 2, 4)],
+        *[("prepare", 2, 5, "layer", 0), ("draft", 4, 5, "commit"), ("wait", 4, 5)],
+        tokens=2,
+    )
     return [first, one_round(("verify", 5, 9), ("policy", 5, 5), hit=True, tokens=3)]
 
 
@@ -102,6 +106,33 @@ def test_the_table_has_what_the_picture_shows():
         "1000.00",
     )
     assert second[1] == "hit"
+    assert told["of draft"] == "layer 1 500.00, layer 2 1500.00, commit 1000.00"
+    assert second[-1] == "-"
+
+
+def test_every_stretch_is_called_by_what_it_is_wherever_it_lies():
+    works = [(part, work) for part in (*PARTS, *BESIDE) for work in (None, *WORKS.get(part, ()))]
+    spans = [Span(part, 1, 2, work, 6 if work in LAYERED else None) for part, work in works]
+    named = dict(zip(works, stretches(spans, 0.0), strict=True))
+    assert named["draft", "layer"].name == "draft layer 7"
+    assert named["draft", "layer"].work == "layer 7"
+    assert named["draft", "commit"].name == "the drafter reads what was accepted"
+    assert named["draft", "answers"].work == "answers"
+    assert named["draft", None].name == "drafting"
+    assert named["verify", None].name == named["verify", None].work == "verify"
+    names = [one.name for one in named.values()]
+    assert len({*names}) == len(names)  # all are told apart
+    of_layers = [name for name in names if "7" in name]
+    assert len(of_layers) == 4
+    assert [one.name for one in stretches(spans[::-1], 0.0)] == names[::-1]
+
+
+def test_the_picture_and_the_table_name_layers_and_the_commit():
+    page = page_of_lanes(timeline_of(two_rounds()), "a model")
+    named = "draft layer 1", "draft layer 2", "the drafter reads what was accepted", "layer 1 of what is prepared"
+    for name in named:
+        assert f"<title>round 1, {name}" in page
+    assert "layer 1 500.00, layer 2 1500.00, commit 1000.00" in page
 
 
 def test_a_page_draws_the_first_rounds_and_has_all_in_its_table():
