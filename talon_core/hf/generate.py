@@ -65,17 +65,10 @@ def as_generate(
     Keep the object: it makes its decoder at the first call, and every later call uses it. Objects that are there at the
     same time, over the same model and with the same parts, share one.
 
+    The parts, which are `drafter`, `policy`, `rule`, `attention`, `accelerate`, `graphs`, `lossy`, `schedule` and
+    `draft_on`, are options of `talon_core.load`, which tells of each.
+
     Args:
-        drafter: as for `load`, and so are `policy`, `rule`, `attention`, `accelerate`, `graphs`, `lossy`,
-            `schedule` and `draft_on`.
-        policy: as for `load`; None decodes without drafting.
-        rule: as for `load`.
-        attention: as for `load`.
-        accelerate: as for `load`.
-        graphs: as for `load`.
-        lossy: as for `load`.
-        schedule: as for `load`.
-        draft_on: as for `load`.
         decoder: what `load` returned for the same model, to be used in the place of one that is made of the parts.
         seed: for sampling; None takes torch's default generator.
         stop_strings: what ends the text where `generate` is not given `stop_strings` itself.

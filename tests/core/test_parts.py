@@ -232,7 +232,10 @@ def test_parts_are_given_by_the_same_names_with_the_same_defaults(function: Any)
 def test_each_part_is_told_of_once_and_everybody_else_points_there(option: str) -> None:
     told = attribute_helps(inspect.getdoc(talon_core.load) or "")[option]
     assert len(told) > 40
-    assert attribute_helps(inspect.getdoc(talon_core.as_generate) or "")[option].startswith("as for `load`")
+    points, own = (inspect.getdoc(talon_core.as_generate) or "").split("Args:")
+    sentence = points[points.index("The parts, which are") :]
+    assert f"`{option}`" in sentence.partition("are options of `talon_core.load`")[0]
+    assert option not in attribute_helps(f"Args:{own}")
     assert attribute_helps(inspect.getdoc(Parts) or "") == {}
 
 
