@@ -185,7 +185,7 @@ def test_a_session_ends_where_a_call_does_not_that_nobody_has_waited_for(monkeyp
         def __init__(self, *_):
             pass
 
-        def step(self):
+        def timed_step(self, spans):
             began.set()
             stuck.wait()
             return False
@@ -380,7 +380,7 @@ def gpu(monkeypatch):
         def __init__(self, *_):
             pass
 
-        def step(self):
+        def timed_step(self, spans):
             device.launch("draft", reads=("features",), writes=("drafted",))
             return False
 
