@@ -216,14 +216,16 @@ class Stages:
                     self._wait()
             nodes, context = sum(map(len, trees.values())), max(self._sequences[slot].length for slot in left)
             if not verified.prepared:
-                self._measured.verified(nodes, context, len(left), self._spans[next(iter(left))][-1].seconds)
+                own = self._spans[next(iter(left))]
+                seconds = next(span.seconds for span in own if span.part == "verify")
+                self._measured.verified(nodes, context, len(left), seconds)
             for slot, found in verified.accepted.items():
                 with self._faults.of([slot]):
                     accepted[slot] = self._sequences[slot].taken(found)
             if added:
-                own = {slot: asked[slot] for slot in verified.outputs if slot in added}
-                with self._faults.of(own), self._spans.of("draft", own, "answers"):
-                    answers = answered(own, {slot: verified.outputs[slot].logits for slot in own})
+                asking = {slot: asked[slot] for slot in verified.outputs if slot in added}
+                with self._faults.of(asking), self._spans.of("draft", asking, "answers"):
+                    answers = answered(asking, {slot: verified.outputs[slot].logits for slot in asking})
             for slot, outputs in verified.outputs.items():
                 tree = left[slot].tree
                 if slot in added:
