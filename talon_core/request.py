@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
-from torch import Tensor
 
 from talon_core.basics import records
 from talon_core.errors import check_made_of, is_whole, written
@@ -16,6 +15,8 @@ from talon_core.target import Target
 from talon_core.tree_arrays import IntArray, ints
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from talon_core.rule import Lossless
 
 FINISH_REASONS: Mapping[str, str] = {
@@ -30,7 +31,7 @@ FINISH_REASONS: Mapping[str, str] = {
 INTERRUPTED = "interrupted"
 """The value for a text that no stop condition has ended."""
 
-Criterion = Callable[[Tensor], bool]
+Criterion = Callable[["Tensor"], bool]
 """`criterion(ids (1, length) int64) -> bool`: whether the text stops after these tokens."""
 
 

@@ -1,14 +1,39 @@
 """How the next token is chosen from the target's logits, with the processors of `transformers`."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import attrs
-from torch import Tensor
 
 from talon_core.basics.numerals import fault_of_temperature
 
-Processor = Callable[[Tensor, Tensor], Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+OF_TRANSFORMERS = "transformers.generation.logits_process"
+"""The module of the processors that transformers makes."""
+
+Processor = Callable[["Tensor", "Tensor"], "Tensor"]
 """`processor(ids (1, length) int64, scores (1, vocab)) -> scores (1, vocab)`, as `transformers.LogitsProcessor`."""
+
+
+class ArrayProcessor(ABC):
+    """A processor that needs no torch.
+
+    Where the target's scores are NumPy arrays, and all processors of the request are of this kind, they are called with
+    such arrays, the ids and the scores, and return one. Elsewhere they are called with tensors, as all others are.
+    """
+
+    @abstractmethod
+    def __call__(self, ids: Any, scores: Any) -> Any:
+        """Scores, shape `(1, vocab)`, of the kind that was given."""
+
+
+def of_arrays(processors: Sequence[Processor]) -> list[ArrayProcessor] | None:
+    """The processors, if all of them can be called with NumPy arrays."""
+    found = [processor for processor in processors if isinstance(processor, ArrayProcessor)]
+    return found if len(found) == len(processors) else None
 
 
 @attrs.frozen
@@ -28,7 +53,7 @@ class Sampling:
 
 
 @attrs.frozen
-class Temperature:
+class Temperature(ArrayProcessor):
     """The processor that divides scores by a temperature, as `transformers.TemperatureLogitsWarper` does.
 
     Attributes:
@@ -37,7 +62,7 @@ class Temperature:
 
     temperature: float
 
-    def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
+    def __call__(self, ids: Any, scores: Any) -> Any:
         return scores / self.temperature
 
 

@@ -24,11 +24,11 @@ from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_core.tree_arrays import floats
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, device
 
 
 class TableTarget(Target):
-    """A target whose next-token logits depend on the last few tokens through a table.
+    """A target whose next-token logits depend on the last few tokens through a table. They are arrays, without torch.
 
     Args:
         logits: shape `(vocab,) * (order + 1)`, float64: `logits[a, b]` are the scores after the tokens `a, b` for
@@ -40,17 +40,21 @@ class TableTarget(Target):
     """
 
     def __init__(self, logits: FloatArray, context_length: int | None = None) -> None:
-        import torch
-
         self.logits = np.asarray(logits, dtype=np.float64)
         if len(set(self.logits.shape)) != 1:
             raise ValueError(f"a table of logits needs axes of one length, the vocabulary's; got {self.logits.shape}")
         self.vocab_size = self.logits.shape[0]
         self.order = self.logits.ndim - 1
         self.context_length = context_length
-        self.device = torch.device("cpu")
         self._prefixes: dict[int, list[int]] = {}
         self._trees: Mapping[int, TokenTree] = {}
+
+    @cached_property
+    def device(self) -> "device":  # type: ignore[override]  # torch is imported when it is asked for
+        """The CPU."""
+        import torch
+
+        return torch.device("cpu")
 
     def after(self, prefix: Sequence[int]) -> FloatArray:
         """Logits of the token after `prefix`, shape `(vocab,)`, float64."""
@@ -88,14 +92,12 @@ class TableTarget(Target):
         self._trees = trees
         return Verified({slot: NodeOutputs(self._logits(self._prefix(slot), tree)) for slot, tree in trees.items()})
 
-    def _logits(self, prefix: list[int], tree: TokenTree) -> "Tensor":
-        import torch
-
+    def _logits(self, prefix: list[int], tree: TokenTree) -> FloatArray:
         last = prefix[max(len(prefix) - self.order, 0) :]  # no more is looked at
         texts: list[list[int]] = []
         for token, parent in zip(tree.tokens.tolist(), tree.parents.tolist(), strict=True):
             texts.append([*(texts[parent] if parent >= 0 else last), token])
-        return torch.from_numpy(np.array([self.after(text) for text in texts]))
+        return np.array([self.after(text) for text in texts])
 
     def commit(self, paths: Mapping[int, IntArray]) -> None:
         for slot, path in paths.items():

@@ -81,13 +81,14 @@ class NodeOutputs:
     """What one forward pass says about every node of one tree.
 
     Attributes:
-        logits: raw scores of the next token, shape `(nodes, vocab)`, on the target's device.
+        logits: raw scores of the next token, shape `(nodes, vocab)`: a tensor on the target's device, or
+            of a target without torch a NumPy array in float64.
         features: the hidden states that were asked for, concatenated, shape `(nodes, features)`; None if none were.
         best: finds the best of rows of scores as `talon_core.runtime.scores.best_numbers` does, in less time than all
-            are warped; None where nothing does.
+            are warped; None where nothing does, and where the scores are an array.
     """
 
-    logits: "Tensor"
+    logits: "Tensor | FloatArray"
     features: "Tensor | None" = None
     best: "Callable[[Tensor, int], Tensor] | None" = None
 
@@ -122,7 +123,7 @@ class Target(ABC):
     """Number of token ids; ids are 0 to `vocab_size - 1`."""
 
     device: "device"
-    """Where its logits are."""
+    """Where its logits are. Of a target whose logits are arrays nobody asks for it before torch is imported."""
 
     can_walk: bool = False
     """Whether `verify` takes `greedy`. Where it does not, rules follow its most likely tokens on the host."""

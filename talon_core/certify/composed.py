@@ -115,7 +115,7 @@ class Rounds:
         limit = self._limit - len(text)
         sequence = Sequence(before, ScriptedChoices([]), limit, self._decoder.children)
         acceptor = self._decoder.engine.parts.acceptors.of(before, sequence.choices)
-        sequence.start(self._policy, acceptor, self._target.device, len(before.ids) + limit, 0.0)
+        sequence.start(self._policy, acceptor, None, len(before.ids) + limit, 0.0)
         return sequence
 
     def _drafted(self, sequence: Sequence) -> Iterator[tuple[float, TokenTree]]:
@@ -188,7 +188,7 @@ class _KnownLaws(Laws):
         text: the new tokens before its root.
 
     Attributes:
-        failures: as in `WarpedLaws`.
+        failures: as in `SequenceLaws`.
         seen: the laws that were asked for, by node.
     """
 

@@ -5,11 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol, cast, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, overload
 
 import attrs
 import numpy as np
-from torch import Tensor
 
 from talon_core.certificates.standing import standing
 from talon_core.choices import Choices
@@ -40,9 +39,11 @@ from talon_core.target import Target
 from talon_core.tree import IntArray
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from talon_core.frontend import Frontend
 
-OnePrompt = str | list[dict[str, str]] | IntArray | Tensor
+OnePrompt: TypeAlias = "str | list[dict[str, str]] | IntArray | Tensor"
 """Text, chat messages, or token ids of shape `(prompt,)`."""
 
 STATEFUL = ("logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn")
@@ -184,7 +185,7 @@ class Decoder:
 
     def generate(
         self,
-        prompt: OnePrompt | list[OnePrompt],
+        prompt: "OnePrompt | list[OnePrompt]",
         *,
         batch_size: int = BATCH_SIZE,
         cancel: "Cancel | None" = None,

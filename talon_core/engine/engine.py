@@ -21,6 +21,7 @@ from talon_core.engine.allocation import BestRate
 from talon_core.engine.bounds import PROMPT_TOKENS, Bounds
 from talon_core.engine.checked_drafter import checked_resume
 from talon_core.engine.checked_policy import begun, checked_budget, checked_growers, source_of, teller
+from talon_core.engine.devices import device_of, wait_for_target
 from talon_core.engine.faults import Faults
 from talon_core.engine.in_session import Sessions
 from talon_core.engine.plain import NoDrafter, RootAlone
@@ -34,7 +35,6 @@ from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.request import Request
 from talon_core.rounds import Round
 from talon_core.rule import AcceptanceRule
-from talon_core.runtime.transfers import wait_for
 from talon_core.schedule import Schedule
 from talon_core.source_chooser import SourceChooser, check_sources
 from talon_core.target import Target
@@ -385,7 +385,7 @@ class Engine:
                 sequence.growers = checked_growers(policy, self._children)
                 sequence.source = source_of(policy, len(self.parts.sources))
                 sequence.tell = teller(policy)
-                sequence.start(policy, acceptor, self.parts.target.device, room, self.now())
+                sequence.start(policy, acceptor, device_of(self.parts.target), room, self.now())
                 sequence.read = self._open(seat.slot, sequence, seat.source, seat.length)
 
     def policy_for(self, request: Request, unread: int = 0) -> TreePolicy:
@@ -456,7 +456,7 @@ class Engine:
             told = {slot: Part(starts[slot], count, features[slot]) for slot, count in parts.items()}
             with self.parts.blaming("read"):
                 self.parts.drafter.read(told)
-            wait_for(self.parts.target.device)  # or the first round would take what the prompt does
+            wait_for_target(self.parts.target)  # or the first round would take what the prompt does
             seconds = self.now() - start
             for slot, count in parts.items():
                 new[slot].heard(count, seconds)

@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
-import torch
-from torch import Tensor
 
 from talon_core.engine.checked_policy import MOST_NODES
 from talon_core.engine.faults import Faults
 from talon_core.engine.spans import SlotSpans
 from talon_core.errors import PluginError, blaming, is_whole, naming, written
 from talon_core.inquiry import Inquirer, Inquiry
-from talon_core.tree import IntArray, TokenTree
+from talon_core.tree import FloatArray, IntArray, TokenTree
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from talon_core.engine.drafting import Drafted
     from talon_core.engine.sequence import Sequence
 
@@ -35,7 +35,7 @@ class Asked:
     nodes: IntArray
 
 
-def answered(asked: Mapping[int, Asked], logits: Mapping[int, Tensor]) -> dict[int, IntArray]:
+def answered(asked: Mapping[int, Asked], logits: "Mapping[int, Tensor | FloatArray]") -> dict[int, IntArray]:
     """What the target says, with one copy to its device and one back, however many ask.
 
     Args:
@@ -45,8 +45,22 @@ def answered(asked: Mapping[int, Asked], logits: Mapping[int, Tensor]) -> dict[i
     Returns:
         Its most likely tokens, shape `(asked,)`, int64, by slot.
     """
+    tensors: dict[int, Tensor] = {}
+    found: dict[int, IntArray] = {}
+    for slot, one in asked.items():
+        scores = logits[slot]
+        if isinstance(scores, np.ndarray):
+            found[slot] = scores.take(one.nodes, axis=0).argmax(axis=-1)
+        else:
+            tensors[slot] = scores
+    return found | _answered_on_device({slot: asked[slot] for slot in tensors}, tensors)
+
+
+def _answered_on_device(asked: Mapping[int, Asked], logits: "Mapping[int, Tensor]") -> dict[int, IntArray]:
     if not asked:
         return {}
+    import torch
+
     counts = [len(one.nodes) for one in asked.values()]
     nodes = torch.from_numpy(np.concatenate([one.nodes for one in asked.values()]))
     places = torch.split(nodes.to(next(iter(logits.values())).device), counts)

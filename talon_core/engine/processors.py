@@ -7,8 +7,7 @@ from typing import Any
 
 from talon_core.errors import is_whole, naming
 from talon_core.rule import AcceptanceRule
-from talon_core.runtime.columns import OF_TRANSFORMERS
-from talon_core.sampling import Processor, Temperature
+from talon_core.sampling import OF_TRANSFORMERS, Processor, Temperature
 
 REMEMBERING = frozenset(
     {

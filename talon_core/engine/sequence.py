@@ -4,24 +4,26 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor, device
 
 from talon_core.choices import Choices
 from talon_core.engine.acceptors import Acceptor
+from talon_core.engine.array_laws import ArrayLaws
 from talon_core.engine.checked_policy import checked_budgets
 from talon_core.engine.drafting import DraftLimits
+from talon_core.engine.sequence_laws import SequenceLaws, Warping, no_law
+from talon_core.engine.token_buffer import TokenBuffer
 from talon_core.engine.walking import walked
-from talon_core.engine.warping import TokenBuffer, WarpedLaws, Warping, no_law
 from talon_core.forest_learner import Together
 from talon_core.policy import TreePolicy
 from talon_core.request import INTERRUPTED, Request, Result
 from talon_core.rounds import Round, Stats
 from talon_core.rule import AcceptanceRule, Accepted
-from talon_core.runtime.transfers import sent
 from talon_core.target import NO_TOKEN, NodeOutputs
 from talon_core.tree import IntArray, TokenTree
 
 if TYPE_CHECKING:
+    from torch import Tensor, device
+
     from talon_core.frontend import Frontend
     from talon_core.rule import Lossless
 
@@ -96,8 +98,16 @@ class Sequence:
         """The last committed token."""
         return self.token_ids[-1] if self.token_ids else int(self.request.ids[-1])
 
-    def start(self, policy: TreePolicy, acceptor: Acceptor, where: device, room: int, now: float) -> None:
-        """It was let in: there is room for its tokens, where rules and stop conditions read them."""
+    def start(self, policy: TreePolicy, acceptor: Acceptor, where: "device | None", room: int, now: float) -> None:
+        """It was let in: there is room for its tokens, where rules and stop conditions read them.
+
+        Args:
+            policy: as the attribute.
+            acceptor: likewise.
+            where: the target's logits are; None for the host.
+            room: for so many tokens.
+            now: in seconds.
+        """
         self.policy, self.acceptor = policy, acceptor
         self._budgets = checked_budgets(policy)
         self._committed = TokenBuffer(self.request.ids, room, where)
@@ -147,13 +157,17 @@ class Sequence:
         depth = deepest if max_depth is None else min(deepest, max_depth)
         return DraftLimits(vocab_size, depth, self.request.eos, self._children, self._budgets)
 
-    def laws(self, tree: TokenTree, outputs: NodeOutputs) -> WarpedLaws:
+    def laws(self, tree: TokenTree, outputs: NodeOutputs) -> SequenceLaws[Any]:
         """The target's laws at a verified tree, as the request warps them.
 
         Args:
             tree: the verified tree.
             outputs: the target's, at its nodes.
         """
+        if isinstance(outputs.logits, np.ndarray):
+            return ArrayLaws(tree, outputs.logits, self._warping)
+        from talon_core.engine.warping import WarpedLaws
+
         return WarpedLaws(tree, outputs.logits, self._warping, outputs.best)
 
     def accept(self, rule: AcceptanceRule, tree: TokenTree, outputs: NodeOutputs) -> Accepted:
@@ -170,6 +184,8 @@ class Sequence:
         laws, features = self.laws(tree, outputs), outputs.features
         walk = walked(rule, tree, laws, self.choices, outputs.logits.shape[1], laws.failures)
         if features is not None:
+            from talon_core.runtime.transfers import sent
+
             features = features.index_select(0, sent(walk.path, features.device))
         return Accepted(walk.path, walk.token, features, laws.asked)
 
@@ -222,7 +238,7 @@ class Sequence:
         if not self.finished and self.request.max_seconds is not None and self.seconds >= self.request.max_seconds:
             self.finish_reason = "time"
 
-    def _stops(self, ids: Tensor) -> bool:
+    def _stops(self, ids: "Tensor") -> bool:
         answers = [criterion(ids) for criterion in self.request.criteria]  # all are asked: some keep state
         return any(answers)
 

@@ -12,6 +12,7 @@ from talon_core.drafter import Committed, Drafter, DrafterSpec
 from talon_core.engine.acceptors import Acceptors, Offered
 from talon_core.engine.ahead.preparer import NOTHING_PREPARED, DrafterPreparations, Preparer
 from talon_core.engine.checked_drafter import checked_depth, checked_rows, checked_sources
+from talon_core.engine.devices import wait_for_target
 from talon_core.engine.drafting import Drafted, Wanted, draft_trees
 from talon_core.engine.faults import Faults
 from talon_core.engine.inquiries import Asked, DrafterInquiries, Inquiries, answered
@@ -23,7 +24,6 @@ from talon_core.errors import blaming
 from talon_core.inquiry import Inquirer
 from talon_core.rounds import Round
 from talon_core.rule import AcceptanceRule, Accepted
-from talon_core.runtime.transfers import wait_for
 from talon_core.target import Target
 from talon_core.tree import IntArray, TokenTree, read_only
 
@@ -108,7 +108,7 @@ class Stages:
         self._measured = measured
         self._costs = costs
         # where nobody learns from its seconds, the launch of the target's pass is all that is waited for
-        self._wait = partial(wait_for, parts.target.device) if measured is costs else _go_on
+        self._wait = partial(wait_for_target, parts.target) if measured is costs else _go_on
         self._sharing = sharing
         self._now = now
         self._spans = SlotSpans(sequences, now)

@@ -63,7 +63,7 @@ def walked(
         laws: the target's laws at its nodes.
         choices: the rule's randomness.
         vocab_size: the target's.
-        failures: what was raised while laws were computed, none of it the rule's error; see `WarpedLaws`.
+        failures: what was raised while laws were computed, none of it the rule's error; see `SequenceLaws`.
 
     Raises:
         PluginError: if the rule breaks its contract; the message names it.

@@ -226,7 +226,9 @@ class HFTarget(NetworkTarget):
         try:
             self.open(0, len(prefix) + len(tree))
             self.read({0: prefix})
-            logits = self.verify({0: tree}).outputs[0].logits.clone()
+            found = self.verify({0: tree}).outputs[0].logits
+            assert isinstance(found, Tensor)
+            logits = found.clone()
             self.close(0)
         except torch.OutOfMemoryError:
             raise  # nothing is wrong with the model

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from talon_core.runtime.transfers import sent
-from talon_core.sampling import Processor, Temperature
+from talon_core.sampling import OF_TRANSFORMERS, Processor, Temperature
 from talon_core.tree import FloatArray, IntArray
 
 Called = Callable[[Any, Tensor, Tensor, float], Tensor]
@@ -42,9 +42,6 @@ def _min_p(warper: Any, scores: Tensor, column: Tensor, _: float) -> Tensor:
     removed.scatter_(-1, probs.topk(min(warper.min_tokens_to_keep, probs.shape[-1])).indices, False)
     return scores.masked_fill(removed, warper.filter_value)
 
-
-OF_TRANSFORMERS = "transformers.generation.logits_process"
-"""The module of the processors that transformers makes."""
 
 COLUMNS: dict[tuple[str, str], tuple[str, Called]] = {
     (Temperature.__module__, "Temperature"): ("temperature", _temperature),

@@ -442,7 +442,7 @@ class _RecordedLaws(Laws):
 
     Attributes:
         unknown: nodes with children that were looked at and not recorded.
-        failures: none, ever; as in `WarpedLaws`.
+        failures: none, ever; as in `SequenceLaws`.
     """
 
     def __init__(

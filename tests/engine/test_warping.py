@@ -15,7 +15,9 @@ from transformers.generation.logits_process import (
 )
 
 from talon_core.choices import SeededChoices
-from talon_core.engine.warping import TokenBuffer, WarpedLaws, Warping
+from talon_core.engine.sequence_laws import Warping
+from talon_core.engine.token_buffer import TokenBuffer
+from talon_core.engine.warping import WarpedLaws
 from talon_core.runtime.scores import best_numbers
 from talon_core.sampling import Processor, Sampling
 from talon_core.tree import TokenTree

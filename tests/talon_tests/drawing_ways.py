@@ -9,7 +9,9 @@ from torch import Tensor
 from talon_core.choices import SeededChoices
 from talon_core.drawn import Drawn
 from talon_core.engine.acceptors import Acceptors, Offered
-from talon_core.engine.warping import TokenBuffer, WarpedLaws, Warping
+from talon_core.engine.sequence_laws import Warping
+from talon_core.engine.token_buffer import TokenBuffer
+from talon_core.engine.warping import WarpedLaws
 from talon_core.request import Request
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.runtime.next_tokens import next_tokens

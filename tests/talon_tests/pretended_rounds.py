@@ -15,7 +15,6 @@ import torch
 from talon_core import load
 from talon_core.certify.exact import Given
 from talon_core.decoding.decoder import Decoder
-from talon_core.engine import engine, stages
 from talon_core.engine.bounds import Bounds
 from talon_core.hf.frontend import HFFrontend
 from talon_core.hf.target import HFTarget
@@ -135,7 +134,7 @@ def main() -> None:
     told: dict[str, Any] = {"expected": expected}
     with ExitStack() as stack:
         pretended = stack.enter_context(Pretended())
-        for module in (transfers, catching_up, engine, stages):
+        for module in (transfers, catching_up):
             stack.enter_context(patch.object(module, "wait_for", pretended.wait_for))
         model = tiny_model("llama")
         pretended.move(model)

@@ -3,12 +3,13 @@
 import mmap
 import os
 import tempfile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor, dtype
 
 GRANULE = 1 << 20
 """Bytes by which it grows."""
@@ -68,8 +69,10 @@ class Shelf:
         """What was placed has been taken."""
         self._used = HEAD
 
-    def place(self, tensor: Tensor) -> Placed:
+    def place(self, tensor: "Tensor") -> Placed:
         """Put a tensor there."""
+        import torch
+
         own = tensor.detach().cpu().contiguous()
         data = own.view(torch.uint8).numpy().reshape(-1) if own.numel() else np.empty(0, dtype=np.uint8)
         start, end = self._used, self._used + len(data)
@@ -82,12 +85,14 @@ class Shelf:
         self._used = end
         return Placed(start, tuple(own.shape), str(own.dtype).removeprefix("torch."), self._size)
 
-    def take(self, placed: Placed) -> Tensor:
+    def take(self, placed: Placed) -> "Tensor":
         """A copy of what was put there."""
-        dtype: torch.dtype = getattr(torch, placed.dtype)
+        import torch
+
+        kind: dtype = getattr(torch, placed.dtype)
         if placed.size > self._size:
             self._map(placed.size)
-        found = torch.empty(placed.shape, dtype=dtype)
+        found = torch.empty(placed.shape, dtype=kind)
         if found.numel():
             length = found.numel() * found.element_size()
             data = np.frombuffer(self._memory, dtype=np.uint8)[placed.start : placed.start + length]

@@ -1,14 +1,13 @@
 """A worker that prepares in a thread of this process."""
 
 import logging
+import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from queue import SimpleQueue
 from threading import Event, Thread
 from time import perf_counter
 from typing import Any
-
-import torch
 
 from talon_core.basics.numerals import rounded
 from talon_core.basics.waiting import uninterrupted
@@ -17,7 +16,6 @@ from talon_core.engine.ahead.patience import Patience
 from talon_core.engine.ahead.preparing import Job, Preparing
 from talon_core.engine.ahead.worker import Stopped, Worker
 from talon_core.rounds import Span
-from talon_core.runtime.recording import used_beside
 from talon_core.schedule import Schedule
 
 LOG = logging.getLogger(__name__)
@@ -99,6 +97,12 @@ class ThreadWorker(Worker):
 
     def _own_stream(self) -> Any:
         """A stream of the current GPU's, which begins where the present one is; None without a GPU."""
+        if "torch" not in sys.modules:
+            return None
+        import torch
+
+        from talon_core.runtime.recording import used_beside
+
         if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch has no types here
             return None
         if self._stream is None:
@@ -125,6 +129,8 @@ class ThreadWorker(Worker):
         self._task = None
         self._beside.close()
         if self._stream is not None:
+            import torch
+
             torch.cuda.current_stream().wait_stream(self._stream)
         self._patience.saw("prepare", task.seconds)
         spans = [*task.spans, Span("wait", started, self.now())]
@@ -144,7 +150,15 @@ class ThreadWorker(Worker):
 
 def _serve(tasks: "SimpleQueue[_Task | None]", stream: Any) -> None:
     """What the thread does. It knows nothing of the worker, which may be given up."""
-    inside: AbstractContextManager[Any] = torch.cuda.stream(stream) if stream is not None else nullcontext()
-    with inside:
+    with _on(stream):
         while (task := tasks.get()) is not None:
             task.run()
+
+
+def _on(stream: Any) -> AbstractContextManager[Any]:
+    """While entered, the current GPU works on a stream; None is any device as it is."""
+    if stream is None:
+        return nullcontext()
+    import torch
+
+    return torch.cuda.stream(stream)
