@@ -126,6 +126,33 @@ def serving(what: str) -> Iterator[str]:
 
 
 @pytest.fixture
+def process(request: pytest.FixtureRequest) -> Callable[..., tuple[int, str, str]]:
+    """Runs a script as `python -c` does; gives the exit status (negative: killed by a signal), stdout and stderr."""
+
+    from talon_tests import forked_python
+
+    def run(script: str, *arguments: str, redirect: str = "", fresh: bool = False) -> tuple[int, str, str]:
+        """Without `fresh` it is a fork that has imported the command line already, which takes a few milliseconds.
+
+        Args:
+            script: what is run.
+            arguments: what follows it on the command line.
+            redirect: redirections of the streams as a shell writes them: `2>&-`, `>/dev/full`.
+            fresh: whether the interpreter's start, or what is imported, is part of what is tested.
+        """
+        if fresh or not hasattr(os, "fork"):
+            shell = ["sh", "-c", f'exec "$@" {redirect}', "sh"] if redirect else []
+            command = [*shell, sys.executable, "-c", script, *arguments]
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+            )
+            return done.returncode, done.stdout, done.stderr
+        return forked_python.run(request.getfixturevalue("fork_server")("cli"), script, *arguments, redirect=redirect)
+
+    return run
+
+
+@pytest.fixture
 def interruptible() -> Iterator[None]:
     """SIGINT raises KeyboardInterrupt, also where it is ignored by whoever started the tests."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,7 +1,7 @@
-"""The folders of the code: no module imports one that imports it, none a higher folder, and few transformers."""
+"""The folders of the code: no module imports one that imports it, none a higher folder, and few a large library."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -62,6 +62,11 @@ IMPORTED_ABOVE = {
 talon_core` gives names of all folders, each when it is first used; a backend is written with the type of what records
 passes for it; `load` takes the adapter once it has a model of transformers; and a notebook asks trees and rounds for a
 picture."""
+WITHOUT_TORCH = {
+    *("talon_core.engine.engine", "talon_core.table", "talon_core.decoding.decoder", "talon_core.certify.trial"),
+    *("talon_core.cli.certify", "talon_core.testing.table"),
+}
+"""What decodes and certifies with tables, which needs no torch."""
 LOADS_TRANSFORMERS = {f"talon_core.models.{module}" for module in ("loading", "convert", "gguf_model", "gguf_weights")}
 """Modules below the adapter that import transformers: in functions, which load a model or convert one."""
 
@@ -207,14 +212,16 @@ def test_our_peers_import_what_a_plugin_may_and_nothing_imports_them() -> None:
     assert not [one for one in all_imports() if folder(one.imported) == "peers" and folder(one.module) != "peers"]
 
 
-def transformers_in(source: str) -> tuple[bool, bool]:
-    """Whether a module imports transformers, and whether it does when it is imported itself."""
+def found_in(source: str, library: str) -> tuple[bool, bool]:
+    """Whether a module imports a library, but for type checkers, and whether it does when it is imported itself."""
 
     def within(node: ast.AST, runs: bool) -> Iterator[bool]:
         for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                continue
             names = [child.module or ""] if isinstance(child, ast.ImportFrom) else []
             names += [one.name for one in child.names] if isinstance(child, ast.Import) else []
-            if any(name.split(".")[0] == "transformers" for name in names):
+            if any(name.split(".")[0] == library for name in names):
                 yield runs
             yield from within(child, runs and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
 
@@ -222,15 +229,47 @@ def transformers_in(source: str) -> tuple[bool, bool]:
     return bool(found), any(found)
 
 
-def test_an_import_of_transformers_is_found_wherever_it_stands() -> None:
-    assert transformers_in("import torch") == (False, False)
-    assert transformers_in("if True:\n    from transformers.utils import logging") == (True, True)
-    assert transformers_in("def load():\n    import transformers") == (True, False)
+def test_an_import_of_a_library_is_found_wherever_it_stands() -> None:
+    assert found_in("import torch", "transformers") == (False, False)
+    assert found_in("if True:\n    from transformers.utils import logging", "transformers") == (True, True)
+    assert found_in("def load():\n    import transformers", "transformers") == (True, False)
+    assert found_in("if TYPE_CHECKING:\n    from torch import Tensor", "torch") == (False, False)
+    assert found_in("class Wide:\n    import torch.nn", "torch") == (True, True)
+
+
+def loaded_by(modules: Iterable[str]) -> set[str]:
+    """What is imported when these modules are, they themselves and what holds them among it."""
+    imported: dict[str, set[str]] = {module: packages(module) for module in MODULES}
+    for one in all_imports():
+        if one.runs:
+            imported[one.module] |= {one.imported} | packages(one.imported)
+    found, waiting = set[str](), [*modules]
+    while waiting:
+        module = waiting.pop()
+        if module not in found:
+            found.add(module)
+            waiting += imported.get(module, set())
+    return found & {*MODULES}
+
+
+def test_the_loop_over_tables_policies_and_rules_import_no_torch() -> None:
+    """What they import in functions, where it is met, is in `engine/test_without_torch.py`."""
+    policies = {name for name in MODULES if name.startswith("talon_strategies")}
+    fitting = {name for name in policies if name.startswith("talon_strategies.fitting")}  # of networks
+    loaded = loaded_by({*WITHOUT_TORCH, *policies - fitting})
+    assert {"talon_core.engine.stages", "talon_core.drafter", "talon_core.certify.worlds"} <= loaded
+    wrong = {
+        (name, library)
+        for name in loaded
+        for library in ("torch", "transformers")
+        if found_in(MODULES[name].read_text(encoding="utf-8"), library)[1]
+    }
+    assert not wrong
 
 
 @pytest.mark.parametrize("below", FOLDERS[: FOLDERS.index("hf")])
 def test_no_transformers_below_the_adapter_but_where_a_model_is_loaded(below: str) -> None:
     own = {name: path for name, path in MODULES.items() if name.startswith("talon_core") and folder(name) == below}
-    found = {name: transformers_in(path.read_text(encoding="utf-8")) for name, path in own.items()}
+    found = {name: found_in(path.read_text(encoding="utf-8"), "transformers") for name, path in own.items()}
     assert {name for name, (somewhere, _) in found.items() if somewhere} == LOADS_TRANSFORMERS & {*own}
     assert not any(at_once for _, at_once in found.values())

@@ -1,11 +1,11 @@
 """The exact law of what a decoder emits, by enumeration, and the law it must have."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
-import torch
 
 from talon_core.certify.ticks import Ticks
 from talon_core.choices import Choices, enumerate_outcomes
@@ -13,7 +13,7 @@ from talon_core.decoding.decoder import Decoder
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.generation import Generation
 from talon_core.request import Request
-from talon_core.sampling import Sampling
+from talon_core.sampling import Processor, Sampling, of_arrays
 from talon_core.table import TableTarget
 from talon_core.target import Target
 from talon_core.tree import FloatArray
@@ -107,7 +107,7 @@ def _limit(target: TableTarget, request: Request) -> int:
 
 
 def law_after(target: TableTarget, prefix: list[int], sampling: Sampling) -> FloatArray:
-    """The law of the token after a prefix, written without any of the engine's parts; without processors without torch.
+    """The law of the token after a prefix, written without any of the engine's parts.
 
     Returns:
         The law, shape `(vocab,)`, read only.
@@ -117,10 +117,7 @@ def law_after(target: TableTarget, prefix: list[int], sampling: Sampling) -> Flo
     """
     numbers = target.after(prefix)
     if sampling.processors:
-        scores = torch.as_tensor(numbers)[None]
-        for processor in sampling.processors:
-            scores = processor(torch.as_tensor([prefix]), scores.clone())
-        numbers = scores[0].numpy()
+        numbers = _processed(numbers, prefix, sampling.processors)
     if not sampling.do_sample:
         return _constant(np.eye(len(numbers))[numbers.argmax()])
     highest = numbers.max()
@@ -128,6 +125,20 @@ def law_after(target: TableTarget, prefix: list[int], sampling: Sampling) -> Flo
         raise ValueError(f"there is no law to draw from after tokens {prefix}")
     weights = np.exp(numbers - highest)
     return _constant(weights / weights.sum())
+
+
+def _processed(numbers: FloatArray, prefix: list[int], processors: Sequence[Processor]) -> FloatArray:
+    """What processors make of a target's scores after a prefix, in tensors where one of them needs such."""
+    scores: Any = numbers.copy()[None]
+    ids: Any = np.array([prefix], dtype=np.int64)
+    if of_arrays(processors) is None:
+        import torch
+
+        scores, ids = torch.from_numpy(scores), torch.from_numpy(ids)
+    for processor in processors:
+        scores = processor(ids, scores)
+    processed: FloatArray = np.asarray(scores[0])
+    return processed
 
 
 def _constant(law: FloatArray) -> FloatArray:

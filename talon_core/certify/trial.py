@@ -5,8 +5,9 @@ from __future__ import annotations
 import platform
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, lru_cache, partial
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from random import Random
 from time import perf_counter
 from typing import Any
@@ -136,7 +137,7 @@ def certify(
         tolerance=TOLERANCE,
         seed=seed,
         seconds=perf_counter() - started,
-        versions={"Python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        versions=_versions(),
         counterexample=explain(found[0], trial.decoder(found[0]), found[1], TOLERANCE) if found else None,
         proved=is_proved(ruling, made),
         subject=subject,
@@ -145,6 +146,15 @@ def certify(
     if not certificate.certified:
         raise CertificationError(certificate)
     return certificate
+
+
+def _versions() -> dict[str, str]:
+    """Those of Python and the packages, as far as these are installed."""
+    found = {"Python": platform.python_version()}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def _subject(

@@ -10,17 +10,9 @@ from typing import Any
 import attrs
 import numpy as np
 from hypothesis import strategies as st
-from transformers import (
-    MinPLogitsWarper,
-    NoRepeatNGramLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-    SuppressTokensLogitsProcessor,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    TypicalLogitsWarper,
-)
 
 from talon_core.certify.kept import as_often_as_wanted
+from talon_core.certify.processors import PROCESSORS
 from talon_core.errors import blaming_bugs
 from talon_core.plugins.specs import describe_options
 from talon_core.policy import TreePolicy
@@ -29,23 +21,12 @@ from talon_core.sampling import temperature_sampling
 from talon_core.table import TableDrafter, TableTarget
 from talon_core.tree import FloatArray
 
-PROCESSORS: Mapping[str, Any] = {
-    "top-k 2": TopKLogitsWarper(2),
-    "top-p 0.7": TopPLogitsWarper(0.7),
-    "min-p 0.2": MinPLogitsWarper(0.2),
-    "typical 0.8": TypicalLogitsWarper(0.8),
-    "without token 1": SuppressTokensLogitsProcessor([1]),
-    "repetition penalty 1.7": RepetitionPenaltyLogitsProcessor(1.7),
-    "no repeated pair": NoRepeatNGramLogitsProcessor(2),
-}
-"""Processors of transformers, by what they do; the last two look at the prefix."""
-
 COMBINATIONS = [
     *[()] * 2 * len(PROCESSORS),
     *((name,) for name in PROCESSORS),
     *(pair for shift in (1, 3) for pair in zip(PROCESSORS, [*PROCESSORS][shift:], strict=False)),
 ]
-"""What worlds use of them; half of them use none."""
+"""What worlds use of `PROCESSORS`; half of them use none."""
 
 VARIED: Mapping[str, int] = {"budget": 2, "top_k": 1, "depth": 1, "length": 1}
 """Options of policies that worlds vary, where a policy has them, and their least values."""

@@ -1,5 +1,4 @@
 """The adapter to `transformers`: what runs its models, and says what they say.
 
-Elsewhere in the core only `certify.worlds` imports transformers, for its logits processors, and functions that load,
-convert or quieten models, when they are called.
+Elsewhere in the core only functions that load, convert or quieten models import transformers, when they are called.
 """

@@ -1,9 +1,6 @@
 """A model folder that takes milliseconds: it knows one sentence by heart, byte by byte, an emoji among it."""
 
 import json
-import os
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +12,6 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from talon_core.cli import main
-from talon_tests import forked_python
 
 SENTENCE = "hi-🙂é~\n"
 """No byte comes twice, so that each byte determines the next; five tokens show nothing by themselves."""
@@ -71,31 +67,6 @@ def talon(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
         status = main(arguments)
         out, err = capsys.readouterr()
         return Ran(arguments, status, out, err)
-
-    return run
-
-
-@pytest.fixture
-def process(request: pytest.FixtureRequest) -> Callable[..., tuple[int, str, str]]:
-    """Runs a script as `python -c` does; gives the exit status (negative: killed by a signal), stdout and stderr."""
-
-    def run(script: str, *arguments: str, redirect: str = "", fresh: bool = False) -> tuple[int, str, str]:
-        """Without `fresh` it is a fork that has imported the command line already, which takes a few milliseconds.
-
-        Args:
-            script: what is run.
-            arguments: what follows it on the command line.
-            redirect: redirections of the streams as a shell writes them: `2>&-`, `>/dev/full`.
-            fresh: whether the interpreter's start, or what is imported, is part of what is tested.
-        """
-        if fresh or not hasattr(os, "fork"):
-            shell = ["sh", "-c", f'exec "$@" {redirect}', "sh"] if redirect else []
-            command = [*shell, sys.executable, "-c", script, *arguments]
-            done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
-            )
-            return done.returncode, done.stdout, done.stderr
-        return forked_python.run(request.getfixturevalue("fork_server")("cli"), script, *arguments, redirect=redirect)
 
     return run
 
