@@ -195,6 +195,11 @@ def test_the_same_seed_gives_the_same_worlds_and_another_gives_others():
     assert len({tried(seed) for seed in range(3)}) > 1
 
 
+def test_the_versions_are_those_of_packages_that_are_installed(monkeypatch):
+    monkeypatch.setattr(trial, "PACKAGES", ("numpy", "not-installed"))
+    assert [*certify("chain", worlds=10).versions] == ["Python", "numpy"]
+
+
 def test_a_certificate_says_what_was_tried_and_with_what():
     told = []
     certificate = certify(Talon(budget=4, top_k=2), "match", worlds=50, seed=5, report=lambda *of: told.append(of))
