@@ -5,6 +5,7 @@ import errno
 import io
 import json
 import os
+import re
 import subprocess
 import warnings
 from pathlib import Path
@@ -21,6 +22,7 @@ from tokenizers import Tokenizer, models
 from torch import nn
 from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback
 
+from talon_core.basics.paths import alone
 from talon_core.cli import main
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.drafter import Committed, Frontier, Part
@@ -674,6 +676,24 @@ def test_another_job_is_not_mixed_in(job: TrainingJob, tmp_path: Path) -> None:
             run_job(TRAININGS["eagle3"], model, None, other)
     with pytest.raises(ValueError, match=r"another target \(embeddings\)"):
         run_job(TRAININGS["eagle3"], tiny_model("gemma3"), None, short)
+
+
+def test_a_second_training_in_a_folder_is_refused_while_another_one_writes_there(
+    job: TrainingJob, tmp_path: Path
+) -> None:
+    from talon_drafters.training.pipeline import LOCK, run_job
+
+    copy_texts(job, tmp_path)
+    model = tiny_model("llama")
+    short = attrs.evolve(job, out=tmp_path, epochs=1, keep_states=False)
+    refused = f"another training is writing into '{tmp_path}'; wait for it, or give another folder"
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    with alone(tmp_path / LOCK, ""):
+        for kind in ("medusa", "eagle3"):  # they share texts and states
+            with pytest.raises(ValueError, match=f"^{re.escape(refused)}$"):
+                run_job(TRAININGS[kind], model, None, short)
+        assert {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.name != LOCK} == before
+    run_job(TRAININGS["medusa"], model, None, short)  # a lock that nobody holds is in nobody's way
 
 
 def test_weights_to_start_from_must_be_of_the_same_shape(job: TrainingJob, tmp_path: Path) -> None:

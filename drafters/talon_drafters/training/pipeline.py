@@ -4,6 +4,7 @@ import hashlib
 import json
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 
 from talon_core.basics.disk import writing
-from talon_core.basics.paths import write_whole
+from talon_core.basics.paths import alone, write_whole
 from talon_core.recipe import TrainingJob
 from talon_core.runtime.embeddings import vocabulary_size
 from talon_drafters.checkpoints.files import fingerprint
@@ -51,12 +52,23 @@ PROMPT_TOKENS = 96
 HEAD_FILE = "head.safetensors"
 """The trained head as it is, from which another training may start."""
 
+LOCK = ".lock"
+
 
 def run_job(training: HeadTraining, model: Any, tokenizer: Any, job: TrainingJob) -> Mapping[str, Any]:
     """As `Recipe.train`."""
     processes = Processes(on_cpu=model.device.type == "cpu")
-    console = Console(stderr=True, highlight=False, quiet=not processes.first)
     job.out.mkdir(parents=True, exist_ok=True)
+    refused = f"another training is writing into '{job.out}'; wait for it, or give another folder"
+    with alone(job.out / LOCK, refused) if processes.first else nullcontext():
+        return _run(training, model, tokenizer, job, processes)
+
+
+def _run(
+    training: HeadTraining, model: Any, tokenizer: Any, job: TrainingJob, processes: Processes
+) -> Mapping[str, Any]:
+    """The stages, while no other training writes into the folder."""
+    console = Console(stderr=True, highlight=False, quiet=not processes.first)
     folder = job.out / training.options.name
     with processes.first_alone():
         _check_same_texts(model, job)
