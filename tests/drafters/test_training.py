@@ -18,6 +18,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 from safetensors import SafetensorError
+from safetensors.torch import save
 from tokenizers import Tokenizer, models
 from torch import nn
 from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback
@@ -337,6 +338,22 @@ def test_an_interrupted_file_of_texts_is_read_as_far_as_it_is_whole(tmp_path: Pa
     assert read_texts(file) == [*texts(1), *texts(2)]
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        *('{"ids":[1,2', "[]", "3", "null", "[" * 100_000),
+        *(f'{{"ids":{ids},"prompt":1,"index":1}}' for ids in ('"abc"', "[1,2.5]", "[]", "[1,-2]")),
+    ],
+)
+def test_a_damaged_line_of_texts_is_left_out_alone(tmp_path: Path, damaged: str) -> None:
+    file, some = tmp_path / "answers.jsonl", texts(3)
+    append_texts(file, some[:1])
+    with file.open("a") as out:
+        out.write(damaged + "\n")
+    append_texts(file, some[1:])
+    assert read_texts(file) == some
+
+
 class Ends:
     """All of a tokenizer that `continue_texts` asks for."""
 
@@ -373,7 +390,7 @@ def test_stored_states_are_the_targets(tmp_path: Path) -> None:
     assert StateStore(tmp_path / "states.bin", some[1:], 3 * 48, {"name": "a"}).done == 0
 
 
-@pytest.mark.parametrize("content", ["", '{"key": {', '{"done": 3}', "[]"])
+@pytest.mark.parametrize("content", ["", '{"key": {', '{"done": 3}', "[]", "[" * 100_000])
 def test_states_whose_progress_is_not_told_whole_are_made_anew(tmp_path: Path, content: str) -> None:
     some, file = usable(texts(3), 64), tmp_path / "states.bin"
     StateStore(file, some, 3 * 48, {}).fill(TargetStates(tiny_model("llama"), (1, 3)), 50)
@@ -446,7 +463,17 @@ def test_prompts_are_read_from_lines_of_many_kinds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
-    [('{"prompt": 5}', "line 1 has no text"), ("{", "line 1 is not JSON"), ("", "holds no prompt")],
+    [
+        ('{"prompt": 5}', "line 1 has no text"),
+        ('{"turns": 5}', "line 1 has no text"),
+        ('{"turns": {"a": 1}}', "line 1 has no text"),
+        ('{"prompt": "\\ud800"}', "line 1 has no text"),
+        ('{"prompt": "a", "answer": "\\ud800"}', "or an answer that is none"),
+        ("{", "line 1: it is not JSON"),
+        ('{"prompt": ' + "9" * 5000 + "}", "line 1: it is not JSON"),
+        ("[" * 100_000, "line 1: it is nested too deeply"),
+        ("", "holds no prompt"),
+    ],
 )
 def test_bad_prompt_files_are_refused_in_words(tmp_path: Path, content: str, sentence: str) -> None:
     file = tmp_path / "bad.jsonl"
@@ -714,6 +741,51 @@ def test_weights_to_start_from_must_be_of_the_same_shape(job: TrainingJob, tmp_p
         run_job(TRAININGS["eagle3"], model, None, start)
     with pytest.raises(ValueError, match=r"have weight of shape \(4, 4\); this recipe makes it of shape \(4, 6\)"):
         _check_start(nn.Linear(6, 4, bias=False), {"weight": torch.zeros(4, 4)})
+
+
+DAMAGED = (b"", b"[]", b"3\n", b'{"recipe": 3}\n', b"\xff\xfe", b"[" * 100_000)
+"""Of a file of settings, or of prompts."""
+
+
+@pytest.mark.parametrize(
+    ("name", "damaged"),
+    [
+        *((name, damaged) for name in ("texts.json", "medusa/job.json") for damaged in DAMAGED),
+        *(("prompts.jsonl", damaged) for damaged in DAMAGED[1:]),  # of no lines none is damaged
+    ],
+)
+def test_a_damaged_file_of_an_earlier_training_is_named_and_stays(
+    job: TrainingJob, tmp_path: Path, name: str, damaged: bytes
+) -> None:
+    from talon_drafters.training.pipeline import run_job
+
+    copy_texts(job, tmp_path)
+    (tmp_path / "medusa").mkdir()
+    (tmp_path / name).write_bytes(damaged)
+    with pytest.raises(ValueError, match=rf"'{tmp_path / name}' is not "):
+        run_job(TRAININGS["medusa"], tiny_model("llama"), None, attrs.evolve(job, out=tmp_path, keep_states=False))
+    assert (tmp_path / name).read_bytes() == damaged
+
+
+@pytest.mark.parametrize(
+    ("damaged", "sentence"),
+    [
+        (b"", "to start from, cannot be read: "),
+        (save({"weight": torch.zeros(2)}), "has no target_ids; "),
+        (save({"target_ids": torch.zeros(2)}), "has no target_ids; "),
+        (save({"target_ids": torch.tensor([3, VOCAB])}), f"drafts tokens outside the vocabulary, 0 to {VOCAB - 1}; "),
+    ],
+)
+def test_a_damaged_head_to_start_from_is_named(job: TrainingJob, tmp_path: Path, damaged: bytes, sentence: str) -> None:
+    from talon_drafters.training.pipeline import run_job
+
+    copy_texts(job, tmp_path)
+    start = tmp_path / "start"
+    start.mkdir()
+    (start / "head.safetensors").write_bytes(damaged)
+    here = attrs.evolve(job, out=tmp_path, keep_states=False, start=start)
+    with pytest.raises(ValueError, match=f"'{start / 'head.safetensors'}',? {sentence}"):
+        run_job(TRAININGS["medusa"], tiny_model("llama"), None, here)
 
 
 # The optimizer

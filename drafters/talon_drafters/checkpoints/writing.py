@@ -35,10 +35,21 @@ def write_checkpoint(
         tensors = {**tensors, "d2t": as_offsets(vocabulary)}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder) as unfinished:
-        file = Path(unfinished) / f"{weights}.safetensors"
-        # clones: safetensors refuses tensors that share memory
-        with writing(f"'{folder / file.name}'"):
-            save_file({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, file)
-        put_in_place(file, folder / file.name)
+    save_whole(folder / f"{weights}.safetensors", tensors)
     write_whole(folder / "config.json", json.dumps(config, indent=2) + "\n")
+
+
+def save_whole(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file, whole or not at all.
+
+    Args:
+        file: in a folder that is there; what was there before is replaced.
+        tensors: by name; they are copied to the CPU.
+    """
+    with TemporaryDirectory(dir=file.parent) as folder:
+        unfinished = Path(folder) / file.name
+        # clones: safetensors refuses tensors that share memory
+        copies = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+        with writing(f"'{file}'"):
+            save_file(copies, unfinished)
+        put_in_place(unfinished, file)

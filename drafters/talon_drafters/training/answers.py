@@ -2,7 +2,7 @@
 
 import heapq
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria
 
+from talon_core.basics import records
 from talon_core.runtime.cache_keyword import cache_keyword
 from talon_drafters.training.growing_cache import growing_cache
 
@@ -33,23 +34,33 @@ class Text:
 
 
 def read_texts(file: Path) -> list[Text]:
-    """The texts of a file that `Answers` wrote; what follows an unfinished line is left out, and so is that line."""
-    texts = []
-    if file.exists():
-        for line in file.read_bytes().splitlines():
-            text = _text_of(line)
-            if text is None:
-                break
-            texts.append(text)
-    return texts
+    """The texts of a file that `write_answers` wrote; a line that is not finished, or damaged, is left out."""
+    lines = file.read_bytes().split(b"\n") if file.exists() else []
+    found = map(_text_of, lines)
+    return [text for text in found if text is not None]
 
 
 def _text_of(line: bytes) -> Text | None:
-    """What stands in a line; None in one that is not finished."""
+    """What stands in a line; None in one that holds no text."""
     try:
-        return Text(**json.loads(line))
-    except (ValueError, TypeError):
+        text: Text = records.make(Text, records.parsed(line.decode()), READERS)
+    except ValueError:
         return None
+    return text
+
+
+def _ids(value: Any) -> list[int]:
+    if not isinstance(value, list) or set(map(type, value)) != {int} or min(value) < 0:
+        raise ValueError("are no token ids")
+    return value
+
+
+READERS: Mapping[str, records.Reader] = {
+    "ids": _ids,
+    "prompt": records.whole,
+    "index": records.whole,
+    "source": records.words,
+}
 
 
 def append_texts(file: Path, texts: Sequence[Text]) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,18 @@ import attrs
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
 from transformers import TrainerCallback
 
-from talon_core.basics.disk import writing
-from talon_core.basics.paths import alone, write_whole
+from talon_core.basics import records
+from talon_core.basics.paths import alone, small_text, utf8, write_whole
+from talon_core.errors import first_line
 from talon_core.recipe import TrainingJob
 from talon_core.runtime.embeddings import vocabulary_size
 from talon_drafters.checkpoints.files import fingerprint
+from talon_drafters.checkpoints.writing import save_whole
 from talon_drafters.training.answers import Text, continue_texts, read_texts, write_answers
 from talon_drafters.training.batches import Texts, draft_vocabulary, usable
 from talon_drafters.training.card import model_card
@@ -86,9 +90,9 @@ def _run(
         kept = [number for number in range(len(texts)) if number not in held]
         if not kept:
             raise ValueError(f"{job.out} holds no text with an answer to learn from; give prompts")
-        start = load_file(job.start / HEAD_FILE) if job.start is not None else None
-        tokens = start.pop("target_ids") if start is not None else None
         vocab_size = vocabulary_size(model)
+        start = _start(job.start, vocab_size) if job.start is not None else None
+        tokens = start.pop("target_ids") if start is not None else None
         size = min(training.options.draft_vocab, vocab_size)
         if tokens is not None and len(tokens) != size:
             raise ValueError(f"{job.start} has a draft vocabulary of {len(tokens)}; give draft_vocab={len(tokens)}")
@@ -113,8 +117,7 @@ def _run(
     path = folder / "drafter"
     learned = [texts[number] for number in kept]
     if processes.first:
-        with writing(f"'{folder / HEAD_FILE}'"):
-            save_file({**head.state_dict(), "target_ids": tokens}, folder / HEAD_FILE)
+        save_whole(folder / HEAD_FILE, {**head.state_dict(), "target_ids": tokens})
         training.export(head, tokens, {"talon": {"target": job.target, **fingerprint(model)}}, path)
         write_whole(path / "README.md", model_card(training, job, learned, report.last))
     answer_tokens = sum(len(text.ids) - text.prompt for text in learned)
@@ -151,10 +154,10 @@ def _check_same(settings: Mapping[str, Any], file: Path) -> None:
     """
     text = json.dumps(settings, indent=2, default=str) + "\n"
     if file.exists():
-        before, now = json.loads(file.read_text(encoding="utf-8")), json.loads(text)
+        before, now = _written_before(file, settings), json.loads(text)
         for part in settings:
-            if before.get(part) != now[part]:
-                changed = [name for name, value in now[part].items() if (before.get(part) or {}).get(name) != value]
+            if before[part] != now[part]:
+                changed = [name for name, value in now[part].items() if before[part].get(name) != value]
                 raise ValueError(
                     f"{file.parent} belongs to a training with another {part} ({', '.join(changed)}); "
                     "give another --out, or the same settings to go on"
@@ -162,11 +165,48 @@ def _check_same(settings: Mapping[str, Any], file: Path) -> None:
     write_whole(file, text)
 
 
+def _written_before(file: Path, parts: Iterable[str]) -> Mapping[str, Any]:
+    """What a training has written of its settings."""
+    try:
+        found = records.dictionary(records.parsed(small_text(file)))
+        records.holding(dict.fromkeys(parts, records.dictionary))(found)
+    except ValueError as error:
+        raise ValueError(f"'{file}' is not what a training has written ({error}); give another --out") from error
+    return found
+
+
+def _prompts_before(file: Path) -> list[Example]:
+    """The prompts that a training has written."""
+    readers = {"prompt": records.words, "answer": records.maybe(records.words), "source": records.words}
+    found = []
+    try:
+        for line in utf8(file.read_bytes(), "it").splitlines():
+            found.append(records.make(Example, records.parsed(line), readers))
+    except ValueError as error:
+        raise ValueError(f"'{file}' is not what a training has written ({error}); give another --out") from error
+    return found
+
+
+def _start(folder: Path, vocab_size: int) -> dict[str, Tensor]:
+    """What an earlier training has left to begin with: a head's state, and `target_ids`."""
+    file = folder / HEAD_FILE
+    try:
+        found = load_file(file)
+    except SafetensorError as error:
+        raise ValueError(f"'{file}', to start from, cannot be read: {first_line(error)}") from error
+    tokens = found.get("target_ids")
+    if tokens is None or tokens.dtype != torch.int64 or tokens.ndim != 1 or not len(tokens):
+        raise ValueError(f"'{file}' has no target_ids; it must be what a training has left, to start from")
+    if tokens.min() < 0 or tokens.max() >= vocab_size:
+        raise ValueError(f"'{file}' drafts tokens outside the vocabulary, 0 to {vocab_size - 1}; give another one")
+    return found
+
+
 def _examples(model: Any, tokenizer: Any, job: TrainingJob, progress: Progress) -> list[Example]:
     """The prompts, all kinds mixed; written to the folder once, because their order must stay."""
     file = job.out / "prompts.jsonl"
     if file.exists():
-        return [Example(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
+        return _prompts_before(file)
     found = [example for path in job.prompts for example in read_examples(path)]
     if not job.given_answers:
         found = [attrs.evolve(example, answer=None) for example in found]

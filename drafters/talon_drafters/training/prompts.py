@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import json
 import pkgutil
 import random
 import sys
@@ -10,10 +9,11 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import attrs
 
+from talon_core.basics import records
 from talon_core.basics.paths import utf8
 
 OPENINGS = {
@@ -78,20 +78,27 @@ def read_examples(file: Path) -> list[Example]:
             examples.append(Example(line, source=file.stem))
             continue
         try:
-            given = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{file}, line {number} is not JSON: {error.msg}") from error
+            given = records.parsed(line)
+        except ValueError as error:
+            raise ValueError(f"{file}, line {number}: {error}") from error
         fields: dict[str, Any] = given if isinstance(given, dict) else {"prompt": given}
-        prompt = fields.get("prompt") or (fields.get("turns") or [None])[0]
+        turns = fields.get("turns")
+        prompt = fields.get("prompt") or (turns[0] if isinstance(turns, list) and turns else None)
         answer = fields.get("answer")
-        if not isinstance(prompt, str) or not isinstance(answer, str | None):
-            raise ValueError(  # noqa: TRY004 - what a file holds is no type
-                f"{file}, line {number} has no text under 'prompt' or 'turns'"
-            )
+        if not _is_text(prompt) or not (answer is None or _is_text(answer)):
+            raise ValueError(f"{file}, line {number} has no text under 'prompt' or 'turns', or an answer that is none")
         examples.append(Example(prompt, answer, str(fields.get("source", file.stem))))
     if not examples:
         raise ValueError(f"{file} holds no prompt")
     return examples
+
+
+def _is_text(value: Any) -> TypeGuard[str]:
+    """Whether it is a text that UTF-8 can write: JSON can spell half a surrogate pair."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def library_examples(seed: int = 0) -> list[Example]:

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from talon_core.basics.paths import about, write_whole
+from talon_core.basics import records
+from talon_core.basics.paths import about, small_text, write_whole
 from talon_drafters.training.answers import Text
 from talon_drafters.training.target_states import TargetStates
 
@@ -81,9 +82,9 @@ class StateStore:
 def _done(progress: Path, key: Mapping[str, Any]) -> int:
     """How many texts are there, by the small file; 0 where it is of others, or is not whole."""
     try:
-        known = json.loads(progress.read_text(encoding="utf-8"))
+        known = records.parsed(small_text(progress))
         return int(known["done"]) if known["key"] == key else 0
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, OverflowError):
         return 0
 
 
