@@ -23,7 +23,7 @@ from talon_core.drafter import DrafterSpec
 from talon_core.engine.bounds import Bounds
 from talon_core.engine.checked_drafter import checked_features
 from talon_core.engine.checked_policy import checked_budget
-from talon_core.errors import LostError, PluginError, one_line
+from talon_core.errors import LostError, PluginError, one_line, written
 from talon_core.models.loading import load_model
 from talon_core.peer import Peer
 from talon_core.plugins.backends import attention_backends, choose_accelerator
@@ -108,6 +108,7 @@ def load(
     parts = Parts(drafter, policy, rule, attention, accelerate, graphs, lossy, schedule, draft_on)
     resolved = resolve(parts, load_registry())
     resolved.check_place()
+    _check_tokenizer(tokenizer)
     source = str(model) if isinstance(model, str | Path) else None
     if isinstance(model, str | Path):
         model, own = load_model(str(model), **model_options)
@@ -135,6 +136,15 @@ def _check_model(model: Any) -> None:
         raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad part
             f"the model is {model!r}; it must be the name of an embedded model, a folder, a GGUF file, a Hugging Face "
             "id, or a transformers causal LM"
+        )
+
+
+def _check_tokenizer(tokenizer: Any) -> None:
+    """Refuse what cannot make a text of tokens, which would be seen at the end of the first one."""
+    if tokenizer is not None and not callable(getattr(tokenizer, "decode", None)):
+        raise ValueError(
+            f"the tokenizer is {written(tokenizer)}; it must be a tokenizer, as AutoTokenizer.from_pretrained returns "
+            "it, or None"
         )
 
 

@@ -696,6 +696,13 @@ def test_what_is_no_model_is_refused(model: Any) -> None:
         talon_core.load(model)
 
 
+@pytest.mark.parametrize("tokenizer", [3, "parrot", [], object(), torch.nn.Linear(1, 1)])
+def test_what_is_no_tokenizer_is_refused_before_anything_is_loaded(tokenizer: Any) -> None:
+    for model in (tiny_model("llama"), "nowhere"):
+        with pytest.raises(ValueError, match=r"^the tokenizer is .*; it must be a tokenizer, as AutoTokenizer.from_p"):
+            talon_core.load(model, tokenizer=tokenizer)
+
+
 def test_a_misspelt_option_is_refused_for_a_model_that_is_an_object() -> None:
     with pytest.raises(ValueError, match=r"load has no option 'polciy' .*; did you mean 'policy'\? it has: drafter, "):
         talon_core.load(tiny_model("llama"), polciy="none")
