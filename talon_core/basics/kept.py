@@ -1,15 +1,17 @@
 """Small JSON files that are kept by name: those that come with TALON, the user's own, and any that is handed in."""
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import attrs
 
 from talon_core.basics import records
-from talon_core.basics.paths import data_folder, small_text, write_whole
+from talon_core.basics.paths import alone, cache_folder, data_folder, small_text, write_whole
 from talon_core.basics.suggestions import did_you_mean
 from talon_core.errors import written
 
@@ -71,6 +73,26 @@ class Kept(Generic[Thing]):
                 f"a {self.what} '{name}' of yours is there already; take another name, or give --replace to have it "
                 "replaced"
             )
+
+    def making(self, name: str) -> AbstractContextManager[object]:
+        """Keep others from making one of the same name, until what is returned is exited.
+
+        The lock is in the user's cache; where that cannot be written, nobody is kept from it.
+
+        Args:
+            name: has passed `check_name`.
+
+        Raises:
+            ValueError: if somebody is making it.
+        """
+        file = self.folder() / f"{name}{ENDING}"
+        lock = cache_folder() / "locks" / f"{hashlib.sha256(os.fsencode(file)).hexdigest()[:24]}.lock"
+        refused = f"another process is making the {self.what} '{name}'; wait for it, or take another name"
+        try:
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            return alone(lock, refused)
+        except OSError:
+            return nullcontext()
 
     def known(self) -> dict[str, Path]:
         """The files of all that have a name: those that come with TALON, and the user's own.

@@ -92,8 +92,6 @@ def measure(
     from talon_core.profiles.store import KEPT, check_name, profiles_folder, save_profile
 
     check_name(name)
-    if not replace:
-        KEPT.check_free(name)
     check_folder(profiles_folder(), "the folder of profiles")
     if repetitions < 1:
         raise ValueError(f"--repetitions is {repetitions}; it must be at least 1")
@@ -103,10 +101,13 @@ def measure(
     if drafter not in (opts.DEFAULT_DRAFTER, NONE):
         built(registry, "drafter", drafter)  # a typing error costs no waiting
     plan = ProfilePlan(nodes, contexts, batches, rows, widths, repetitions)
-    with if_interrupted(NOTHING):
-        made = _measured(name, plan, model, drafter, trust_remote_code, registry)
-    replaced = KEPT.file_of(name) is not None
-    file = save_profile(made)
+    with KEPT.making(name):
+        if not replace:
+            KEPT.check_free(name)
+        with if_interrupted(NOTHING):
+            made = _measured(name, plan, model, drafter, trust_remote_code, registry)
+        replaced = KEPT.file_of(name) is not None
+        file = save_profile(made)
     if replaced:
         note(f"the profile '{name}' that was there is replaced")
     if as_json:

@@ -1,7 +1,8 @@
 """`talon tune`: the options of a policy, searched on traces under a profile, and kept as a preset."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -125,30 +126,31 @@ def tune(
     costs = _costs(profile, traces, other_machine)
     if tried is not None:
         tried.check(costs, traces, space.base, rule, registry)
-    with if_interrupted("nothing is saved"):
-        with progress("searching", "trials") as report:
-            found = tuned(traces, space, costs, registry, plan, report)
-        ahead = None
-        if tried is not None:
-            from talon_core.tune.schedules import scheduled
+    with _making(save, replace):
+        with if_interrupted("nothing is saved"):
+            with progress("searching", "trials") as report:
+                found = tuned(traces, space, costs, registry, plan, report)
+            ahead = None
+            if tried is not None:
+                from talon_core.tune.schedules import scheduled
 
-            with progress("simulating schedules", "traces") as report:
-                ahead = scheduled(traces, found.best.spec, rule, costs, tried, registry, report)
-    _notes(found)
-    if ahead is not None and ahead.outside:
-        _note_outside(ahead.outside, "with these schedules")
-    file = None
-    try:
-        if save is not None and name is not None:
-            command = _command(
-                folders, policy, str(profile), other_machine, plan, search or (), save, tried, drafter_profile
-            )
-            file = _saved(save, name, found, traces, costs, plan, command, registry, ahead)
-        if picture is not None:
-            draw(found, picture)
-    except OSError:
-        note(f"what was found is {found.best.spec}")  # a long search is not lost with a full disk
-        raise
+                with progress("simulating schedules", "traces") as report:
+                    ahead = scheduled(traces, found.best.spec, rule, costs, tried, registry, report)
+        _notes(found)
+        if ahead is not None and ahead.outside:
+            _note_outside(ahead.outside, "with these schedules")
+        file = None
+        try:
+            if save is not None and name is not None:
+                command = _command(
+                    folders, policy, str(profile), other_machine, plan, search or (), save, tried, drafter_profile
+                )
+                file = _saved(save, name, found, traces, costs, plan, command, registry, ahead)
+            if picture is not None:
+                draw(found, picture)
+        except OSError:
+            note(f"what was found is {found.best.spec}")  # a long search is not lost with a full disk
+            raise
     if as_json:
         kept = {"name": name, "file": None if file is None else str(file)}
         told = {"schedule": None if ahead is None else ahead.as_dict()}
@@ -158,6 +160,18 @@ def tune(
     if ahead is not None:
         typer.echo(f"{ahead.said}.")
     typer.echo(found.best.spec if file is None else str(file))
+
+
+@contextmanager
+def _making(save: str | None, replace: bool) -> Iterator[None]:
+    """While entered, nobody else makes a preset of that name; a file is its giver's own."""
+    if save is None or is_file(save):
+        yield
+        return
+    with KEPT.making(save):
+        if not replace:  # it may have been made since the name was looked at
+            KEPT.check_free(save)
+        yield
 
 
 def _name_of(save: str, registry: Registry, replace: bool) -> str:

@@ -66,6 +66,23 @@ def test_a_profile_of_yours_is_replaced_only_where_that_is_said(talon, measured,
     assert (profiles_folder() / "mine.json").read_text() != before
 
 
+def test_a_second_profile_of_the_same_name_is_refused_while_the_first_is_made(measured, monkeypatch):
+    made = []
+
+    def beside(measuring, name, report):
+        with monkeypatch.context() as patched:
+            patched.setattr(measure.Measuring, "run", lambda *given: pytest.fail("it was measured"))
+            made.extend(measured(*replace).refusal for replace in ((), ("--replace",)))
+        return run(measuring, name, report)
+
+    run = measure.Measuring.run
+    with monkeypatch.context() as patched:
+        patched.setattr(measure.Measuring, "run", beside)
+        assert measured().status == 0
+    assert made == 2 * ["another process is making the profile 'mine'; wait for it, or take another name"]
+    assert measured("--replace").status == 0
+
+
 def test_json_has_the_points_and_the_errors(talon, measured):
     answer = measured("--json").answer
     assert answer["file"] == str(profiles_folder() / "mine.json")

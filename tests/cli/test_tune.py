@@ -228,6 +228,25 @@ def test_a_preset_of_yours_is_replaced_only_where_that_is_said(
     assert find_preset("mine").origin == "tuned"
 
 
+def test_a_second_preset_of_the_same_name_is_refused_while_the_first_is_searched(
+    tune: Any, monkeypatch: pytest.MonkeyPatch, own_data: Path
+) -> None:
+    before, refused = Speeds.try_all, []
+
+    def beside(*given: Any) -> Any:
+        if not refused:
+            refused.append("")
+            with monkeypatch.context() as patched:
+                patched.setattr(Speeds, "try_all", lambda *given: pytest.fail("it was searched"))
+                refused.append(tune(*PROFILE, *SMALL, "--save", "mine").refusal)
+        return before(*given)
+
+    monkeypatch.setattr(Speeds, "try_all", beside)
+    assert tune(*PROFILE, *SMALL, "--save", "mine").status == 0
+    assert refused[1:] == ["another process is making the preset 'mine'; wait for it, or take another name"]
+    assert find_preset("mine").origin == "tuned"
+
+
 def test_ctrl_c_saves_nothing(tune: Any, monkeypatch: pytest.MonkeyPatch, own_data: Path) -> None:
     before, calls = Speeds.try_all, []
 
