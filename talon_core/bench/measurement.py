@@ -114,6 +114,18 @@ def _name(value: Any) -> int | str | None:
     return value
 
 
+MOST_TOKENS = 2**31
+"""Above all tokens of any vocabulary: tokenizers cannot be asked for others."""
+
+
+def _tokens(value: Any) -> list[int]:
+    found = records.wholes(value)
+    for place, each in enumerate(found):
+        if each >= MOST_TOKENS:
+            raise ValueError(f"has {each} at {place}; it must hold tokens, below {MOST_TOKENS}")
+    return found
+
+
 READERS: Mapping[str, records.Reader] = {
     "set": records.words,
     "prompt": records.whole,
@@ -124,7 +136,7 @@ READERS: Mapping[str, records.Reader] = {
     "order": records.whole,
     "seed": records.maybe(records.whole),
     "prompt_tokens": records.whole,
-    "token_ids": records.wholes,
+    "token_ids": _tokens,
     "finish_reason": records.words,
     "identical": records.maybe(records.flag),
     "first_difference": records.maybe(records.whole),

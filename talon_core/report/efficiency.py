@@ -61,7 +61,8 @@ def _point(method: str, group: str, of: Sequence[Measurement]) -> Point | None:
 
 def _cost(measured: Mapping[str, Sequence[Measurement]]) -> float | None:
     """What a draft pass takes to a target pass over one node: of the methods that draft with a model, the median."""
-    verify, passes = _total(measured[PLAIN], "verify_seconds"), _total(measured[PLAIN], "target_passes")
+    plain = measured.get(PLAIN, ())
+    verify, passes = _total(plain, "verify_seconds"), _total(plain, "target_passes")
     found = []
     for of in measured.values():
         draft, drafts = _total(of, "draft_seconds"), _total(of, "draft_passes")

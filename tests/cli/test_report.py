@@ -173,3 +173,27 @@ def test_what_cannot_be_reported_is_refused_in_a_sentence_and_nothing_is_written
     (out / MANIFEST).write_text(json.dumps(manifest))
     assert "does not say how many prompts and repetitions are planned" in refused(str(out))
     assert not [*tmp_path.rglob("*.html")]
+
+
+def changed(out: Path, **fields: object) -> None:
+    """Change the first line of a run's results; what is in `stats` beside what is there."""
+    first, *others = (out / RESULTS).read_text().splitlines(keepends=True)
+    line = json.loads(first)
+    line["stats"] |= fields.pop("stats", {})
+    (out / RESULTS).write_text("".join([json.dumps(line | fields) + "\n", *others]))
+
+
+def test_a_token_that_no_vocabulary_has_is_refused_by_its_line(bench, talon):
+    out = bench()
+    changed(out, token_ids=[1, 2**62])
+    refusal = talon("bench", "report", str(out), "--json").refusal
+    assert refusal.startswith(f"line 1 of '{out / RESULTS}' is no measurement of this version: ")
+    assert f"'token_ids' has {2**62} at 1; it must hold tokens, below {2**31}" in refusal
+
+
+def test_plain_decoding_that_says_that_it_prepared_something_leaves_a_page(bench, talon):
+    out = bench()
+    method = json.loads((out / RESULTS).read_text().splitlines()[0])["method"]
+    assert method == "none"
+    changed(out, stats={"hits": 3})
+    assert talon("bench", "report", str(out), "--json").status == 0
