@@ -277,6 +277,21 @@ def test_plans_are_kept_beside_the_library_and_read_again(timed, tmp_path):
     assert json.loads(kept.read_text())["trials"][0]["plan"]
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        *(b"", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b"9" * 5000),
+        b'{"form": %d, "trials": 3}' % tuning.FORM,
+        b'{"form": %d, "trials": [{"plan": null, "tries": 1, "settled": true, "source": 1e400}]}' % tuning.FORM,
+    ],
+)
+def test_plans_that_are_damaged_are_found_anew(timed, tmp_path, damaged):
+    machine, plans, kept = planned(tmp_path)
+    kept.write_bytes(damaged)
+    assert apply_plans(machine) == plans
+    assert json.loads(kept.read_text())["form"] == tuning.FORM
+
+
 @pytest.mark.parametrize("share", [0.5, 0.9])
 def test_plans_that_were_tried_beside_other_work_are_tried_again_in_a_few_later_processes(
     timed, tmp_path, monkeypatch, share

@@ -242,7 +242,7 @@ def _kept(path: Path) -> Kept:
             plan = None if one["plan"] is None else Plan(**one["plan"])
             found[int(one["source"]), int(one["rows"])] = Tried(plan, one["tries"], one["settled"])
         return found
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return {}
 
 
