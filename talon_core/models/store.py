@@ -108,7 +108,7 @@ class ModelStore:
             made_from = (manifest["recipe"], manifest["gguf_sha256"])
         except OSError:
             return f"it has no {MANIFEST}"
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return f"its {MANIFEST} is not readable"
         if made_from != (RECIPE, model.gguf_sha256):
             return "another version of TALON prepared it"

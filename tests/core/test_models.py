@@ -210,6 +210,16 @@ def test_an_unknown_name_is_told_the_known_ones(store: ModelStore) -> None:
 # Damaged downloads
 
 
+@pytest.mark.parametrize("damaged", ["", "[]", "[" * 100_000, '{"files": {"config.json": {"size": 1e400}}}'])
+def test_a_model_whose_manifest_is_damaged_in_any_way_is_fetched_anew(store: ModelStore, damaged: str) -> None:
+    place = store.fetch("tiny")
+    before = (place / "talon.json").read_text()
+    (place / "talon.json").write_text(damaged)
+    assert [status.fault for status in store.status()] == ["its talon.json is not readable"]
+    assert store.fetch("tiny") == place
+    assert (place / "talon.json").read_text() == before
+
+
 def truncate(path: Path) -> None:
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size // 2)
