@@ -144,7 +144,9 @@ def without(law: FloatArray, tokens: Any) -> FloatArray:
     rest = law.copy()
     rest[tokens] = 0.0
     total = rest.sum()
-    return rest / total if total > 0 else rest
+    if total > 0:
+        rest /= total
+    return rest
 
 
 @attrs.frozen

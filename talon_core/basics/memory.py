@@ -1,7 +1,9 @@
 """How much memory there is, for those who ask before they take it."""
 
+import ctypes
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -32,6 +34,34 @@ def device_memory(device: "torch.device") -> int | None:
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     return host_memory() if device.type in ("cpu", "mps") else None
+
+
+MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
+"""Options of `mallopt`, as glibc numbers them."""
+
+LARGEST = 32 << 20
+"""Bytes of the largest piece for which glibc may be told not to ask the system."""
+
+KEPT = 256 << 20
+
+
+@cache
+def keep_freed_memory() -> bool:
+    """Let this process keep up to 256 MB that it frees, for what it needs next.
+
+    For whoever works on arrays of a whole vocabulary and little else: glibc gives their memory back to the system,
+    which hands it out again page by page, and that takes longer than the numbers. A process of the user's own is left
+    alone.
+
+    Returns:
+        Whether it does; False where the C library is another one.
+    """
+    try:
+        own = ctypes.CDLL(None)
+        own.gnu_get_libc_version  # noqa: B018 - what others have of these names may do something else
+        return bool(own.mallopt(MMAP_THRESHOLD, LARGEST) and own.mallopt(TRIM_THRESHOLD, KEPT))
+    except (OSError, AttributeError, TypeError):
+        return False
 
 
 def _limits() -> Iterator[int]:

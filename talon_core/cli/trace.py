@@ -223,10 +223,12 @@ def _replay(
     timed: bool = True,
 ) -> "Answer":
     """Try methods, and say on stderr what the trace lacks."""
+    from talon_core.basics.memory import keep_freed_memory
     from talon_core.trace.methods import parse_methods
     from talon_core.trace.run import replayed
 
     chosen = parse_methods(methods, trace, registry)
+    keep_freed_memory()
     with if_interrupted("the trace is as it was"), progress("replaying", "texts") as report:
         answer = replayed(trace, chosen, jobs, report, costs, time_all, timed)
     if answer.missing:

@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 
+from talon_core.basics.memory import keep_freed_memory
 from talon_core.basics.waiting import end_with
 from talon_core.errors import PluginError, one_line
 
@@ -133,6 +134,7 @@ def _serve(work: Callable[[Any], Any], things: Sequence[Any], there: Connection,
     gc.freeze()  # a collection would write to every object that is there, and so copy every page
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits
     end_with(waiting)
+    keep_freed_memory()
     with suppress(EOFError, OSError, KeyboardInterrupt):  # nobody waits any more, or a plugin ends this process
         while (place := there.recv()) is not None:
             there.send(answered(work, things[place]))

@@ -7,7 +7,7 @@ from talon_core.choices import Choices
 from talon_core.laws import Laws
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.tree import FloatArray, TokenTree
-from talon_strategies.rules.descent import ended, ends_text, ratio, staying
+from talon_strategies.rules.descent import ended, ends_text, excess, ratio, staying
 
 
 @attrs.frozen
@@ -38,7 +38,7 @@ class Block(AcceptanceRule):
         rest: list[FloatArray] = []  # g_i of each node but the last
         while kept[-1] > 0 and (drawn := tree.drawn.get(path[-1])) is not None and not ends_text(tree, laws, path[-1]):
             x, p = int(drawn.tokens[0]), laws.at(path[-1])
-            rest.append(np.maximum(kept[-1] * p - drawn.law, 0.0))
+            rest.append(excess(p, drawn.law, kept[-1]))
             kept.append(ratio(kept[-1] * p[x], drawn.law[x]))
             child = tree.child(path[-1], x)
             assert child is not None

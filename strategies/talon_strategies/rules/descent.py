@@ -64,9 +64,20 @@ def leftover(p: FloatArray, q: FloatArray) -> FloatArray:
     Where p and q agree to the last digit nothing is left. That is reached with the probability of a rounding error
     alone; p is returned, which is as good as any law.
     """
-    rest = np.maximum(p - q, 0.0)
+    rest = excess(p, q)
     total = rest.sum()
-    return rest / total if total > 0 else p
+    if not total > 0:
+        return p
+    rest /= total
+    return rest
+
+
+def excess(p: FloatArray, q: FloatArray, prob: float = 1.0) -> FloatArray:
+    """(prob p - q)+, in memory of its own, shapes `(vocab,)`; new memory of that size takes longer than the numbers."""
+    rest: FloatArray = prob * p
+    np.subtract(rest, q, out=rest)
+    np.maximum(rest, 0.0, out=rest)
+    return rest
 
 
 def ratio(p: float, q: float) -> float:

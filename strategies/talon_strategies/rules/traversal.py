@@ -8,7 +8,7 @@ from talon_core.drawn import without
 from talon_core.laws import Laws
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.tree import FloatArray, TokenTree
-from talon_strategies.rules.descent import ended, ends_text, ratio, staying
+from talon_strategies.rules.descent import ended, ends_text, excess, ratio, staying
 
 UNASKED: FloatArray = np.empty(0)
 
@@ -87,11 +87,12 @@ class _Visit:
 
     def reject(self) -> None:
         """Nothing under the next child was accepted."""
-        g = np.maximum(self.prob * self.p - self.q, 0.0)
+        g = excess(self.p, self.q, self.prob)
         s = float(g.sum())
         self.prob = staying(self.prob, s)
         if s > 0:  # otherwise P is 0, or 1 and rounding alone has come here
-            self.p = g / s
+            g /= s
+            self.p = g
         self.q = without(self.q, self.waiting.pop(0))
 
 
