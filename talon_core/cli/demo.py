@@ -56,17 +56,25 @@ class Turn:
 
 @attrs.frozen(eq=False)
 class Comparison:
-    """All turns over the same prompt."""
+    """All turns over the same prompt.
+
+    Attributes:
+        shown: the turn that was shown as it happened, which is not timed: a text that is shown piece by piece takes
+            time for each pass, and more passes are needed without TALON. None where nothing is shown.
+        turns: those that are timed.
+    """
 
     session: "Session"
     resolved: Resolved
     without: Resolved
+    shown: Turn | None
     turns: Sequence[Turn]
 
     @property
     def different(self) -> Turn | None:
         """The first turn in which TALON gave other tokens; None if there is none."""
-        return next((turn for turn in self.turns if not turn.identical), None)
+        shown = [] if self.shown is None else [self.shown]
+        return next((turn for turn in (*shown, *self.turns) if not turn.identical), None)
 
     @property
     def middle(self) -> Turn:
@@ -109,7 +117,7 @@ def compare(
     options: dict[str, Any],
     trust_remote_code: bool = False,
 ) -> Comparison:
-    """Load the model once and decode with both decoders in turns; on `console`, the first turn as it happens."""
+    """Load the model once and decode with both decoders in turns; on `console`, one turn before as it happens."""
     from talon_core.cli.session import open_session
 
     session = open_session(model, trust_remote_code=trust_remote_code)
@@ -122,34 +130,26 @@ def compare(
     if console is not None:
         console.print(Rule("the prompt"))
         console.print(Text(PROMPT, style="dim"))
-    titles = ("one token at a time", f"TALON: {parts.drafter} + {parts.policy}")
-    first = []
-    for decoder, title in zip((plain, fast), titles, strict=True):
-        if console is not None:
-            console.print(Rule(title))
-        first.append(_run(console, decoder, options))
-    turns = [Turn(*first)]
-    note("decoding both again, in turns")  # and not what moves meanwhile: time is taken
-    turns += [Turn(_run(None, plain, options), _run(None, fast, options)) for _ in range(TURNS - 1)]
-    return Comparison(session, resolved, without, turns)
+    shown = None
+    if console is not None:
+        titles = ("one token at a time", f"TALON: {parts.drafter} + {parts.policy}")
+        shown = Turn(*(_shown(console, one, title, options) for one, title in zip((plain, fast), titles, strict=True)))
+    note("decoding both in turns, to take the time")  # and nothing moves meanwhile
+    turns = [Turn(plain.generate(PROMPT, **options), fast.generate(PROMPT, **options)) for _ in range(TURNS)]
+    return Comparison(session, resolved, without, shown, turns)
 
 
-def _run(console: Console | None, decoder: "Decoder", options: dict[str, Any]) -> "Result":
+def _shown(console: Console, decoder: "Decoder", title: str, options: dict[str, Any]) -> "Result":
     """Decode the prompt; where a round brought drafted tokens, its text is green."""
-    generation = decoder.stream(PROMPT, **options)
-    wrapped = _Wrapped(console.width) if console is not None else None
+    console.print(Rule(title))
+    generation, wrapped = decoder.stream(PROMPT, **options), _Wrapped(console.width)
     for chunk in generation:
-        if console is not None and wrapped is not None and chunk.text:
+        if chunk.text:
             style = "green" if chunk.round.accepted else ""
             console.print(Text(wrapped.push(chunk.text), style=style), end="", soft_wrap=True)
             sys.stdout.flush()
-    result = generation.result()
-    if console is not None:
-        stats = result.stats
-        console.print()
-        pace = f"{stats.new_tokens} tokens in {stats.seconds:.2f} s, {stats.tokens_per_second:.1f} tokens/s"
-        console.print(Text(pace, style="dim"))
-    return result
+    console.print()
+    return generation.result()
 
 
 class _Wrapped:
@@ -206,8 +206,8 @@ def _conclude(console: Console, comparison: Comparison) -> None:
     console.print(verdict.append(f"   speed-up: {middle.speed_up:.2f}x", style="bold"))
     found = ", ".join(f"{turn.speed_up:.2f}x" for turn in comparison.turns)
     said = (
-        f"Both decoded it {len(comparison.turns)} times in turns: {found}. The table is of the middle one; the prompt "
-        "was read before. `talon bench run` measures over many prompts."
+        f"Both decoded it {len(comparison.turns)} times in turns, unseen: {found}. The table is of the middle one; the "
+        "prompt was read before. `talon bench run` measures over many prompts."
     )
     console.print(Text(said, style="dim"))
 

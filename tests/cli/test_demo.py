@@ -1,5 +1,7 @@
 """`talon demo`."""
 
+import time
+
 import pytest
 
 from talon_core.cli import demo
@@ -21,9 +23,29 @@ def test_both_runs_are_shown_and_compared(talon, model):
     assert ran.out.count("hi-🙂é~\nhi-🙂é~\n") == 2
     assert "accepted" in ran.out
     assert "identical output: yes" in ran.out
-    assert "Both decoded it 3 times in turns: " in ran.out
+    assert "Both decoded it 3 times in turns, unseen: " in ran.out
     for row in ("tokens/s", "mean accepted tokens", "target passes", "draft", "policy", "verify", "commit", "other"):
         assert row in ran.out
+
+
+def test_a_slow_terminal_does_not_count(talon, model, monkeypatch):
+    """It would count for each pass, and there are more of them without TALON."""
+    push = demo._Wrapped.push
+
+    def slowly(self, text):
+        time.sleep(0.05)
+        return push(self, text)
+
+    monkeypatch.setattr(demo._Wrapped, "push", slowly)
+    compare, found = demo.compare, []
+    monkeypatch.setattr(demo, "compare", lambda *args, **more: found.append(compare(*args, **more)) or found[0])
+    assert talon("demo", "--model", model, "--max-new-tokens", "30").status == 0
+    (comparison,) = found
+    assert comparison.shown.plain.stats.other_seconds > 10 * 0.05
+    assert len(comparison.turns) == 3
+    for turn in comparison.turns:
+        assert turn.plain.token_ids == comparison.shown.plain.token_ids
+        assert turn.plain.stats.other_seconds < 5 * 0.05
 
 
 def test_json_holds_both_runs(talon, model):
