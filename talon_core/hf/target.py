@@ -23,7 +23,7 @@ from talon_core.runtime.embeddings import vocabulary_size
 from talon_core.runtime.executor import Executor
 from talon_core.runtime.network import NetworkTarget
 from talon_core.runtime.recording import Recorder
-from talon_core.runtime.row_sizes import free_at_best
+from talon_core.runtime.row_sizes import most_rows
 from talon_core.runtime.watching import WatchedModules
 from talon_core.sessions import RepeatableSession
 from talon_core.target import ALL_WALKED, NOT_GREEDY, NOTHING_DRAWN, NodeDraws, NodeOutputs, Verified
@@ -145,8 +145,7 @@ class HFTarget(NetworkTarget):
 
     @property
     def most_rows(self) -> int | None:
-        each, memory = self.runner.cache.row_bytes, free_at_best(self.model, devices_of(self.model))
-        return max(1, memory // each) if each and memory is not None else None
+        return most_rows(devices_of(self.model), self.runner.cache.row_bytes)
 
     def close(self, slot: int) -> None:
         self.runner.cache.check_open([slot])

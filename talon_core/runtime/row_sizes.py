@@ -24,19 +24,20 @@ def row_bytes(config: Any, dtype: "torch.dtype") -> int:
     return 2 * int(config.num_hidden_layers) * kv_heads * head_dim * dtype.itemsize
 
 
-def free_at_best(model: Any, devices: Sequence["torch.device"]) -> int | None:
-    """Bytes that keys and values could take if there were nothing beside them; None where nobody tells.
+def most_rows(devices: Sequence["torch.device"], bytes_each: int) -> int | None:
+    """Rows of keys and values that the memory of devices would hold if there were nothing else; None if nobody tells.
 
-    On a GPU the model's weights lie there. Those in the memory of the host may be pages of a file, which are read again
-    when they are needed, so they do not count.
+    Weights are not taken off: on a host they may be pages of a file, which are read again when they are needed, and
+    what quantised ones take a tensor does not always say.
 
     Args:
-        model: a causal LM in the form of transformers.
-        devices: where its parameters are.
+        devices: that hold the rows, each some of the layers.
+        bytes_each: of a row in all layers; 0 if not known.
     """
     memory = [device_memory(device) for device in devices]
-    weights = sum(one.nbytes for one in (*model.parameters(), *model.buffers()) if one.device.type == "cuda")
-    return None if None in memory else sum(filter(None, memory)) - weights
+    if None in memory or not bytes_each:
+        return None
+    return max(1, sum(filter(None, memory)) // bytes_each)
 
 
 def in_rows_of(target: "NetworkTarget", rows: int, bytes_each: int) -> int:
