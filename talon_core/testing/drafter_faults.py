@@ -1,6 +1,7 @@
 """The right answers of a drafter, by one that was given the text alone, and what makes it answer otherwise."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import attrs
 import numpy as np
@@ -25,7 +26,11 @@ from talon_core.testing.drafter_events import (
 from talon_core.testing.drafter_steps import LARGEST_WIDTH, WIDEST
 from talon_core.tree import TokenTree
 
+TIMES = 6
+"""How often a question is asked before its answer is believed; what is tossed with a coin is told 31 times in 32."""
+
 _ANEW = "when all was told and asked anew"
+_RANDOM = f"{_ANEW}; nothing about a drafter may be random"
 _FORMER = "in a slot that had held another text; open forgets whatever was known of that"
 
 
@@ -83,6 +88,8 @@ class Trial:
 def fault(subject: Subject, make: Callable[[], Drafter], events: Sequence[Event], asked: Asked, wrong: str) -> str:
     """Why an answer was wrong, as a sentence: what made it so is found by adding one circumstance after the other.
 
+    A circumstance is blamed only where the answer is the same each time that all is told and asked anew.
+
     Args:
         subject: what is checked.
         make: opens another drafter.
@@ -90,21 +97,34 @@ def fault(subject: Subject, make: Callable[[], Drafter], events: Sequence[Event]
         asked: the question.
         wrong: how its answer differed from the right one.
     """
-    right, again = (_fresh_answer(subject, make(), asked) for _ in range(2))
-    differs = difference(again, right, subject.tolerance)
+    fresh = partial(_fresh_answer, subject, make, asked)
+    right = fresh()
+    differs = _change(subject, right, fresh)
     if differs is not None:
-        return _sentence(subject, asked, differs, f"{_ANEW}; nothing about a drafter may be random")
+        return _sentence(subject, asked, differs, _RANDOM)
     if difference(asked.row, right, subject.tolerance) is None:  # what was compared with it had read other texts
         return _sentence(subject, asked, wrong, _FORMER)
     for trial in _trials(events[: asked.event + 1], asked):
-        differs = difference(_answer(subject, make(), trial.events, asked), right, subject.tolerance)
+        anew = partial(_answer, subject, make, trial.events, asked)
+        found = anew()
+        differs = difference(found, right, subject.tolerance)
         if differs is not None:
-            return _sentence(subject, asked, differs, trial.where)
-    return _sentence(subject, asked, wrong, f"and otherwise {_ANEW}; nothing about a drafter may be random")
+            changes = _change(subject, found, anew)
+            return _sentence(subject, asked, *((differs, trial.where) if changes is None else (changes, _RANDOM)))
+    return _sentence(subject, asked, wrong, f"and otherwise {_RANDOM}")
 
 
-def _fresh_answer(subject: Subject, drafter: Drafter, asked: Asked) -> Row:
-    with Player(subject, drafter) as player:
+def _change(subject: Subject, found: Row, ask: Callable[[], Row]) -> str | None:
+    """How another answer to the same question differs from the one that was found; None if none does."""
+    for _ in range(TIMES - 1):
+        differs = difference(ask(), found, subject.tolerance)
+        if differs is not None:
+            return differs
+    return None
+
+
+def _fresh_answer(subject: Subject, make: Callable[[], Drafter], asked: Asked) -> Row:
+    with Player(subject, make()) as player:
         return Reference(subject, player, WIDEST if asked.row.width <= WIDEST else LARGEST_WIDTH).answer(asked)
 
 
@@ -115,8 +135,8 @@ def _sentence(subject: Subject, asked: Asked, differs: str, where: str) -> str:
     return f"{naming('drafter', subject.named)} proposed {differs} {at}, {where}"
 
 
-def _answer(subject: Subject, drafter: Drafter, events: Sequence[Event], asked: Asked) -> Row:
-    with Player(subject, drafter) as player:
+def _answer(subject: Subject, make: Callable[[], Drafter], events: Sequence[Event], asked: Asked) -> Row:
+    with Player(subject, make()) as player:
         for event in events[:-1]:
             player.play(event)
         played, answers = player.play(events[-1])

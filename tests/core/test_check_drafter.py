@@ -322,12 +322,20 @@ OPENED = count()
 class BreaksTiesWhenOpened(ChanceBreaksTies):
     """Of equals another one comes first in each drafter that is opened."""
 
+    alike = 1
+
     def __init__(self, target):
         super().__init__(target)
-        self.order = np.roll(np.arange(VOCAB), next(OPENED))
+        self.order = np.roll(np.arange(VOCAB), next(OPENED) // self.alike)
 
     def rank(self, size):
         return self.order[:size]
+
+
+class BreaksTiesAlikeThreeTimes(BreaksTiesWhenOpened):
+    """As the one above, and three that are opened after each other do the same."""
+
+    alike = 3
 
 
 class LooksAtSiblings(Right):
@@ -629,6 +637,7 @@ THE_DRAFTER = r"^drafter '{0}' \(.*{0}\)"
         (Random, rf"proposed .* {AFTER}.*, when all was told and asked anew; nothing about a drafter may be random"),
         (ChanceBreaksTies, rf"({EQUALS} {AFTER}|{NOT_THE_SAME}).*nothing about a drafter may be random"),
         (BreaksTiesWhenOpened, rf"({EQUALS} {AFTER}|{NOT_THE_SAME}).*nothing about a drafter may be random"),
+        (BreaksTiesAlikeThreeTimes, rf"({EQUALS} {AFTER}|{NOT_THE_SAME}).*nothing about a drafter may be random"),
         (LooksAtSiblings, rf"proposed .* {AFTER}.*, where other nodes were drafted from as well"),
         (LooksAtOtherNodes, rf"proposed .* {AFTER}.*, where other nodes were drafted from as well"),
         (TakesNoPaths, rf"proposed .* {AFTER}.*, where other nodes were drafted from as well"),
