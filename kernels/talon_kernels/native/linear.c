@@ -15,10 +15,11 @@
 #include "parts.h"
 
 #if REGISTERS == 32
-enum { MAX_ROWS = 8, MAX_DIRECT = 8, TWO_BANDS, DIRECT_COLUMNS = 4, MAX_NEAR = 8 };
+enum { MAX_ROWS = 8 };
 #else
-enum { MAX_ROWS = 6, MAX_DIRECT = 4, TWO_BANDS, DIRECT_COLUMNS = 4, MAX_NEAR = 8 };
+enum { MAX_ROWS = 6 };
 #endif
+enum { MAX_DIRECT = 8, TWO_BANDS, DIRECT_COLUMNS = 4 };
 
 // Where a tile reads W: float32 or bfloat16, a panel, blocks, and the first two again where the rows of W are short.
 // Processors fetch ahead what lies behind what was read, so that short rows are read best one after another, and long
@@ -37,7 +38,7 @@ typedef struct {
 } Plan;
 
 #if REGISTERS == 32
-static Plan plans[SOURCES][MAX_ROWS + 2] = {
+static Plan plans[SOURCES][TWO_BANDS + 1] = {
     [WIDE] = {{0, 0}, {8, 2}, {8, 2}, {6, 2}, {6, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
     [NARROW] = {{0, 0}, {8, 2}, {8, 2}, {6, 2}, {6, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
     [PANEL] = {{0, 0, 0}, {8, 2, 4096}, {8, 2, 4096}, {6, 2, 4096}, {6, 2, 4096}, {4, 2, 4096}, {4, 2, 4096}, {3, 2, 4096}, {3, 2, 4096}},
@@ -46,11 +47,11 @@ static Plan plans[SOURCES][MAX_ROWS + 2] = {
     [SHORT_NARROW] = {{0, 0}, {1, 2}, {1, 2}, {6, 2}, {6, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
 };
 #else
-static Plan plans[SOURCES][MAX_ROWS + 2] = {
+static Plan plans[SOURCES][TWO_BANDS + 1] = {
     [WIDE] = {{0, 0}, {8, 2}, {6, 2}, {4, 2}, {3, 2}, {2, 2}, {2, 2}},
     [NARROW] = {{0, 0}, {8, 2}, {6, 2}, {4, 2}, {3, 2}, {2, 2}, {2, 2}},
     [PANEL] = {{0, 0, 0}, {8, 2, 4096}, {4, 2, 4096}, {3, 2, 4096}, {3, 2, 4096}},
-    [DIRECT] = {{0, 0}, {4, 64}, {3, 64}, {2, 64}, {2, 64}},
+    [DIRECT] = {{0, 0}, {4, 64}, {3, 64}, {3, 64}, {2, 64}, {2, 64}, {1, 64}, {1, 64}, {1, 64}},
     [SHORT_WIDE] = {{0, 0}, {1, 0}, {1, 0}, {4, 2}, {3, 2}, {2, 2}, {2, 2}},
     [SHORT_NARROW] = {{0, 0}, {1, 2}, {1, 2}, {4, 2}, {3, 2}, {2, 2}, {2, 2}},
 };
@@ -59,9 +60,9 @@ static Plan plans[SOURCES][MAX_ROWS + 2] = {
 // TILES tiles are taken with one band of x before the next band, and DIRECT_RUN columns of blocks that are read directly.
 enum { TILES = 8, DIRECT_RUN = 96 };
 
-// With more rows than MAX_DIRECT, up to MAX_NEAR, blocks are read directly by one band if x has at most so many numbers: it
-// stays in the first-level cache.
-enum { NEAR_FLOATS = 6144 };
+// Where registers are few, each column of blocks that are read directly loads x again. Of more than so many numbers x does
+// not stay in the first-level cache: K is taken in parts then, each by PART_RUN columns before the next.
+enum { NEAR_FLOATS = 6144, PART_RUN = 24 };
 
 // Bands of x for which bfloat16 is widened each time it is loaded; for more it goes through a panel, as blocks do.
 enum { NARROW_BANDS = 4 };
@@ -101,9 +102,22 @@ typedef struct {
 
 typedef void tile_fn(const Task *t);
 
-// The sums of a tile's accumulators, to y.
+// A tile's accumulators before the first of its steps.
+INLINE void start(const int MR, const int NR, const Task *t, vf *acc) {
+    if (t->first) {
+        UNROLL for (int i = 0; i < MR * NR; i++) acc[i] = (vf){0};
+    } else {
+        UNROLL for (int i = 0; i < MR * NR; i++) acc[i] = t->carry[i];
+    }
+}
+
+// And behind the last: their sums, to y, or themselves, for the next part of K.
 INLINE void finish(const int MR, const int NR, const Task *t, const vf *acc) {
     float total[24], *restrict y = t->y;
+    if (!t->last) {
+        UNROLL for (int i = 0; i < MR * NR; i++) t->carry[i] = acc[i];
+        return;
+    }
     UNROLL for (int i = 0; i < MR * NR; i += 4) {
         const int end = MR * NR - 1;
         *(v4 *)(total + i) = sum4(acc[i], acc[i + 1 < end ? i + 1 : end], acc[i + 2 < end ? i + 2 : end],
@@ -147,11 +161,7 @@ INLINE void tile(const int MR, const int NR, const int half, const Task *t) {
     const void *restrict w = t->w;
     const int64_t x_step = t->x_step, w_step = t->w_step, n = t->n, ahead = t->ahead;
     vf acc[24];  // of literal size, or it would live in memory
-    if (t->first) {
-        UNROLL for (int i = 0; i < MR * NR; i++) acc[i] = (vf){0};
-    } else {
-        UNROLL for (int i = 0; i < MR * NR; i++) acc[i] = t->carry[i];
-    }
+    start(MR, NR, t, acc);
     int64_t k = 0;
     if (REGISTERS == 16 && t->pace) k = paced_steps(MR, NR, half, t, acc);
     for (; k + V <= n; k += V) {
@@ -174,10 +184,6 @@ INLINE void tile(const int MR, const int NR, const int half, const Task *t) {
             vf a = load_part(x + i * x_step + k, n - k);
             UNROLL for (int j = 0; j < NR; j++) acc[i * NR + j] = fma_of(a, b[j], acc[i * NR + j]);
         }
-    }
-    if (!t->last) {
-        UNROLL for (int i = 0; i < MR * NR; i++) t->carry[i] = acc[i];
-        return;
     }
     finish(MR, NR, t, acc);
 }
@@ -215,41 +221,30 @@ TILE(7, 2) TILE(7, 3) TILE(8, 1) TILE(8, 2) TILE(8, 3)
 
 // The same with W in blocks of a kind, which are widened in registers. The rows of a tile lie one behind the other, so
 // that what is read next is what lies behind them: as much of it is fetched in each step as the step reads. Where there
-// are registers for the weights of all rows of the tile, x is loaded once for all of them.
+// are registers for the weights of all rows of the tile, x is loaded once for all of them; else for each row of W, of
+// which a whole block is widened then.
 INLINE void direct_tile(const int MR, const int NR, const int kind, const Task *t) {
     const uint8_t *restrict w = t->w, *next = w + t->ahead;
     const int64_t x_step = t->x_step, w_step = t->w_step, size = block_bytes(kind);
-    const int together = NR > 1 && NR * (BLOCK / V) + MR * NR + 4 <= REGISTERS;
+    const int together = REGISTERS == 32 && NR > 1 && NR * (BLOCK / V) + MR * NR + 4 <= REGISTERS;
+    const int across = REGISTERS == 16 && NR > 1 && kind == Q8_0;  // a byte is one weight, and so nothing is read twice
     const int parts = block_width(kind) / BLOCK, step = NR * block_bytes(kind) / parts;
+    const float *row[MAX_DIRECT];  // where few are left for vectors, others are short as well: one for each row of x
     vf acc[24];
-    UNROLL for (int i = 0; i < MR * NR; i++) acc[i] = (vf){0};
+    start(MR, NR, t, acc);
+    UNROLL for (int i = 0; i < MR; i++) row[i] = t->x + i * x_step;
     for (int64_t k = 0; k < t->n; k += block_width(kind), w += size) {
         Scales scales[DIRECT_COLUMNS];
         if (is_k(kind)) UNROLL for (int j = 0; j < NR; j++) scales_of(kind, w + j * w_step, scales[j]);
         for (int eighth = 0; eighth < parts; eighth++, next += step) {
             const float *restrict x = t->x + k + eighth * BLOCK;
             UNROLL for (int at = 0; at < step; at += 64) __builtin_prefetch(next + at, 0, 3);
-            Factors of[DIRECT_COLUMNS];
-            if (REGISTERS == 16) {  // one of them holds the weights of a row of W that are multiplied next
-                UNROLL for (int j = 0; j < NR; j++) of[j] = factors_of(kind, w + j * w_step, scales[j], eighth);
-                UNROLL for (int part = 0; part < BLOCK / V; part++) {
-                    vf b[DIRECT_COLUMNS];
-                    if (NR > 1) ANEW(w);  // or bytes of two parts are kept, for which there are no registers
-                    UNROLL for (int j = 0; j < NR; j++) b[j] = weights_of(kind, w + j * w_step, eighth, part, of[j]);
-                    UNROLL for (int i = 0; i < MR; i++) {
-                        vf a = load(x + i * x_step + part * V);
-                        if (NR > 1) IN_REGISTER(a);  // not loaded by each multiplication
-                        UNROLL for (int j = 0; j < NR; j++) acc[i * NR + j] = fma_of(a, b[j], acc[i * NR + j]);
-                    }
-                }
-                continue;
-            }
             if (together) {
                 vf b[32];
                 UNROLL for (int j = 0; j < NR; j++) {
-                    of[j] = factors_of(kind, w + j * w_step, scales[j], eighth);
+                    const Factors of = factors_of(kind, w + j * w_step, scales[j], eighth);
                     UNROLL for (int part = 0; part < BLOCK / V; part++)
-                        b[j * (BLOCK / V) + part] = weights_of(kind, w + j * w_step, eighth, part, of[j]);
+                        b[j * (BLOCK / V) + part] = weights_of(kind, w + j * w_step, eighth, part, of);
                 }
                 UNROLL for (int part = 0; part < BLOCK / V; part++) {
                     UNROLL for (int i = 0; i < MR; i++) {
@@ -261,22 +256,74 @@ INLINE void direct_tile(const int MR, const int NR, const int kind, const Task *
                 }
                 continue;
             }
-            UNROLL for (int j = 0; j < NR; j++) {
+            if (across) {
+                Factors of[DIRECT_COLUMNS];
+                UNROLL for (int j = 0; j < NR; j++) of[j] = factors_of(kind, w + j * w_step, scales[j], eighth);
+                UNROLL for (int part = 0; part < BLOCK / V; part++) {
+                    vf b[DIRECT_COLUMNS];
+                    UNROLL for (int j = 0; j < NR; j++) b[j] = weights_of(kind, w + j * w_step, eighth, part, of[j]);
+                    UNROLL for (int i = 0; i < MR; i++) {
+                        vf a = load(row[i] + part * V);
+                        IN_REGISTER(a);  // not loaded by each multiplication
+                        UNROLL for (int j = 0; j < NR; j++) acc[i * NR + j] = fma_of(a, b[j], acc[i * NR + j]);
+                    }
+                }
+            } else UNROLL for (int j = 0; j < NR; j++) {
                 vf b[BLOCK / V];
-                of[j] = factors_of(kind, w + j * w_step, scales[j], eighth);
+                if (REGISTERS == 16) {  // or what several columns need is kept, for which there are no registers
+                    ANEW(w);
+                    UNROLL for (int i = 0; i < MR; i++) ANEW(row[i]);
+                }
+                const Factors of = factors_of(kind, w + j * w_step, scales[j], eighth);
                 UNROLL for (int part = 0; part < BLOCK / V; part++)
-                    b[part] = weights_of(kind, w + j * w_step, eighth, part, of[j]);
-                UNROLL for (int i = 0; i < MR; i++)
+                    b[part] = weights_of(kind, w + j * w_step, eighth, part, of);
+                UNROLL for (int i = 0; i < MR; i++) {
+                    const float *own = REGISTERS == 16 ? row[i] : x + i * x_step;
                     UNROLL for (int part = 0; part < BLOCK / V; part++)
-                        acc[i * NR + j] = fma_of(load(x + i * x_step + part * V), b[part], acc[i * NR + j]);
+                        acc[i * NR + j] = fma_of(load(own + part * V), b[part], acc[i * NR + j]);
+                }
             }
+            UNROLL for (int i = 0; i < MR; i++) row[i] += BLOCK;
         }
     }
     finish(MR, NR, t, acc);
 }
 
+// A block of a kind that is widened as a whole.
+INLINE void widen_one(const int kind, const uint8_t *w, vf *b) {
+    const Factors of = factors_of(kind, w, 0, 0);
+    UNROLL for (int part = 0; part < BLOCK / V; part++) b[part] = block_of(kind, w, part, of);
+}
+
+// One row of x, where registers are few: a block is widened before the one before it is multiplied, since widening takes
+// the longer, and processors look ahead only so far.
+INLINE void single_tile(const int NR, const int kind, const Task *t) {
+    const uint8_t *restrict w = t->w, *next = w + t->ahead;
+    const int64_t w_step = t->w_step, size = block_bytes(kind);
+    const int step = NR * block_bytes(kind);
+    vf acc[DIRECT_COLUMNS], b[BLOCK / V], after[BLOCK / V];
+    start(1, NR, t, acc);
+    if (t->n) widen_one(kind, w, b);
+    for (int64_t k = 0; k < t->n; k += BLOCK, next += step) {
+        const float *restrict x = t->x + k;
+        const uint8_t *restrict behind = k + BLOCK < t->n ? w + size : w;
+        UNROLL for (int at = 0; at < step; at += 64) __builtin_prefetch(next + at, 0, 3);
+        UNROLL for (int j = 0; j < NR; j++) {
+            if (NR > 1) ANEW(w);
+            widen_one(kind, j + 1 < NR ? w + (j + 1) * w_step : behind, after);
+            UNROLL for (int part = 0; part < BLOCK / V; part++) acc[j] = fma_of(load(x + part * V), b[part], acc[j]);
+            UNROLL for (int part = 0; part < BLOCK / V; part++) b[part] = after[part];
+        }
+        w = behind;
+    }
+    finish(1, NR, t, acc);
+}
+
 #define DIRECT_TILE(KIND, MR, NR)                                                                                     \
-    static void direct_##KIND##_##MR##_##NR(const Task *t) { direct_tile(MR, NR, KIND, t); }
+    static void direct_##KIND##_##MR##_##NR(const Task *t) {                                                          \
+        if (REGISTERS == 16 && MR == 1 && KIND != Q8_0 && !is_k(KIND)) single_tile(NR, KIND, t);                      \
+        else direct_tile(MR, NR, KIND, t);                                                                            \
+    }
 #define DIRECT_TILES(KIND, MR, A, B, C) DIRECT_TILE(KIND, MR, A) DIRECT_TILE(KIND, MR, B) DIRECT_TILE(KIND, MR, C)
 #define DIRECT_OF(KIND, MR, A, B, C)                                                                                  \
     [MR] = {[A] = direct_##KIND##_##MR##_##A, [B] = direct_##KIND##_##MR##_##B, [C] = direct_##KIND##_##MR##_##C}
@@ -294,24 +341,22 @@ INLINE void direct_tile(const int MR, const int NR, const int kind, const Task *
         DIRECT_OF(KIND, 8, 1, 2, 3)
 #else
 #define DIRECT_FEW(KIND)                                                                                              \
-    DIRECT_TILES(KIND, 1, 1, 3, 4) DIRECT_TILES(KIND, 2, 1, 2, 3) DIRECT_TILE(KIND, 3, 1) DIRECT_TILE(KIND, 3, 2)     \
+    DIRECT_TILES(KIND, 1, 1, 3, 4) DIRECT_TILES(KIND, 2, 1, 2, 3) DIRECT_TILES(KIND, 3, 1, 2, 3)                      \
     DIRECT_TILE(KIND, 4, 1) DIRECT_TILE(KIND, 4, 2)
 #define DIRECT_FEW_OF(KIND)                                                                                           \
-    DIRECT_OF(KIND, 1, 1, 3, 4), DIRECT_OF(KIND, 2, 1, 2, 3),                                                         \
-        [3] = {[1] = direct_##KIND##_3_1, [2] = direct_##KIND##_3_2},                                                 \
+    DIRECT_OF(KIND, 1, 1, 3, 4), DIRECT_OF(KIND, 2, 1, 2, 3), DIRECT_OF(KIND, 3, 1, 2, 3),                            \
         [4] = {[1] = direct_##KIND##_4_1, [2] = direct_##KIND##_4_2}
 #define DIRECT_MANY(KIND)                                                                                             \
-    DIRECT_FEW(KIND) DIRECT_TILE(KIND, 5, 1) DIRECT_TILE(KIND, 5, 2) DIRECT_TILE(KIND, 6, 1) DIRECT_TILE(KIND, 6, 2)  \
-    DIRECT_TILE(KIND, 7, 1) DIRECT_TILE(KIND, 8, 1)
+    DIRECT_FEW(KIND) DIRECT_TILE(KIND, 5, 1) DIRECT_TILE(KIND, 5, 2) DIRECT_TILE(KIND, 6, 1) DIRECT_TILE(KIND, 7, 1)  \
+    DIRECT_TILE(KIND, 8, 1)
 #define DIRECT_MANY_OF(KIND)                                                                                          \
     DIRECT_FEW_OF(KIND), [5] = {[1] = direct_##KIND##_5_1, [2] = direct_##KIND##_5_2},                                \
-        [6] = {[1] = direct_##KIND##_6_1, [2] = direct_##KIND##_6_2}, [7] = {[1] = direct_##KIND##_7_1},              \
-        [8] = {[1] = direct_##KIND##_8_1}
+        [6] = {[1] = direct_##KIND##_6_1}, [7] = {[1] = direct_##KIND##_7_1}, [8] = {[1] = direct_##KIND##_8_1}
 #endif
 DIRECT_MANY(Q4_0) DIRECT_MANY(Q4_1) DIRECT_MANY(Q5_0) DIRECT_MANY(Q5_1) DIRECT_MANY(Q8_0)
 DIRECT_FEW(Q4_K) DIRECT_FEW(Q5_K) DIRECT_FEW(Q6_K)
 
-static tile_fn *const direct_tiles[Q6_K + 1][MAX_NEAR + 1][DIRECT_COLUMNS + 1] = {
+static tile_fn *const direct_tiles[Q6_K + 1][MAX_DIRECT + 1][DIRECT_COLUMNS + 1] = {
     [Q4_0] = {DIRECT_MANY_OF(Q4_0)}, [Q4_1] = {DIRECT_MANY_OF(Q4_1)}, [Q5_0] = {DIRECT_MANY_OF(Q5_0)},
     [Q5_1] = {DIRECT_MANY_OF(Q5_1)}, [Q8_0] = {DIRECT_MANY_OF(Q8_0)}, [Q4_K] = {DIRECT_FEW_OF(Q4_K)},
     [Q5_K] = {DIRECT_FEW_OF(Q5_K)}, [Q6_K] = {DIRECT_FEW_OF(Q6_K)},
@@ -320,18 +365,12 @@ static tile_fn *const direct_tiles[Q6_K + 1][MAX_NEAR + 1][DIRECT_COLUMNS + 1] =
 // Whether W is read directly with the rows of a tile.
 static int has_tile(int kind, int64_t rows) { return direct_tiles[kind][rows][1] && plans[DIRECT][rows].columns; }
 
-// Whether W is read directly by one band of more rows than there are plans for.
-static int is_near(int kind, int64_t rows, int64_t K) {
-    if (MAX_NEAR == MAX_DIRECT || rows <= MAX_DIRECT || rows > MAX_NEAR) return 0;
-    return direct_tiles[kind][rows][1] && rows * K <= NEAR_FLOATS;
-}
-
-// Whether W is read directly, once or for both halves of the rows.
-static int is_direct(int kind, int64_t rows, int64_t K) {
+// Whether W is read directly, once or for both halves of the rows; never twice where registers are few, as widening takes
+// the longer there.
+static int is_direct(int kind, int64_t rows) {
     if (kind > Q6_K || rows > 2 * MAX_DIRECT) return 0;
-    if (rows <= MAX_DIRECT) return has_tile(kind, rows);
-    if (is_near(kind, rows, K)) return 1;
-    return plans[DIRECT][TWO_BANDS].columns && has_tile(kind, rows / 2) && has_tile(kind, (rows + 1) / 2);
+    if (rows <= MAX_DIRECT && has_tile(kind, rows)) return 1;
+    return REGISTERS == 32 && plans[DIRECT][TWO_BANDS].columns && has_tile(kind, rows / 2) && has_tile(kind, (rows + 1) / 2);
 }
 
 enum { MAX_COLUMNS = 8 };
@@ -341,7 +380,7 @@ static tile_fn *const tiles[2][MAX_ROWS + 1][MAX_COLUMNS + 1] = {TILES_OF(tile),
 // rows as a tile has at most it is set whether blocks are read twice, for any number of rows of two bands; then 2 is
 // returned.
 EXPORT int64_t talon_plan(int64_t source, int64_t rows, int64_t width, int64_t distance, int64_t floats) {
-    const int direct = source == DIRECT, twice = direct && rows == 2 * MAX_DIRECT;
+    const int direct = source == DIRECT, twice = REGISTERS == 32 && direct && rows == 2 * MAX_DIRECT;
     if (source < 0 || source >= SOURCES || rows < 1 || width < 0 || width > MAX_COLUMNS) return 0;
     if (!twice && rows > (direct ? MAX_DIRECT : MAX_ROWS)) return 0;
     int known = direct && width == 0;
@@ -494,34 +533,58 @@ static int placed_columns(const Product *p, int source, int64_t m0, int64_t rows
     return 0;
 }
 
+// Of how many columns of x a part of K has.
+static int64_t near_columns(int kind, int64_t rows, int64_t K) {
+    const int64_t width = block_width(kind), most = NEAR_FLOATS / rows / width * width;
+    if (REGISTERS == 32 || K <= most) return K;
+    const int64_t parts = (K + most - 1) / most;
+    return ((K + parts - 1) / parts + width - 1) / width * width;
+}
+
 // Columns [begin, end) of some rows of y, no more than a tile may have, where W is in blocks that are read directly.
-static void direct_band(const Product *p, int64_t m0, int64_t rows, int64_t begin, int64_t end) {
+// Returns 1 when memory is short.
+static int direct_band(const Product *p, int64_t m0, int64_t rows, int64_t begin, int64_t end) {
     tile_fn *const *of = direct_tiles[p->kind][rows];
-    const Plan plan = rows <= MAX_DIRECT ? plans[DIRECT][rows] : (Plan){rows <= 6 ? 2 : 1, 64, 0};
-    const int64_t size = row_bytes(p->kind, p->K);
-    Task t = {.x = p->x + m0 * p->K, .x_step = p->K, .w_step = size, .n = p->K, .first = 1, .last = 1, .N = p->N,
-              .ahead = plan.distance * 64};
-    for (int64_t n = begin, step; n < end; n += step) {
-        for (step = end - n < plan.columns ? end - n : plan.columns; !of[step];) step--;
-        t.w = (const uint8_t *)p->w + n * size;
-        t.bias = p->bias ? p->bias + n : 0;
-        t.y = p->y + m0 * p->N + n;
-        of[step](&t);
+    const Plan plan = plans[DIRECT][rows];
+    const int64_t size = row_bytes(p->kind, p->K), width = near_columns(p->kind, rows, p->K);
+    const int in_parts = width < p->K;
+    const int64_t run = in_parts ? PART_RUN : end - begin;
+    vf *carry = in_parts ? (vf *)thread_scratch((size_t)(run * rows * V)) : 0;
+    if (in_parts && !carry) return 1;
+    Task t = {.x_step = p->K, .w_step = size, .N = p->N, .ahead = plan.distance * 64};
+    for (int64_t n0 = begin; n0 < end; n0 += run) {
+        const int64_t stop = end - n0 < run ? end : n0 + run;
+        int64_t k0 = 0;
+        do {
+            t.n = p->K - k0 < width ? p->K - k0 : width;
+            t.x = p->x + m0 * p->K + k0;
+            t.first = k0 == 0, t.last = k0 + t.n == p->K;
+            t.carry = carry;
+            for (int64_t n = n0, step; n < stop; n += step) {
+                for (step = stop - n < plan.columns ? stop - n : plan.columns; !of[step];) step--;
+                t.w = (const uint8_t *)p->w + n * size + row_bytes(p->kind, k0);
+                t.bias = p->bias ? p->bias + n : 0;
+                t.y = p->y + m0 * p->N + n;
+                of[step](&t);
+                if (carry) t.carry += rows * step;
+            }
+            k0 += width;
+        } while (k0 < p->K);
     }
+    return 0;
 }
 
 // The same for up to twice as many rows: what one half has read is near when the other reads it.
-static void direct_columns(const Product *p, int64_t m0, int64_t rows, int64_t begin, int64_t end) {
-    if (rows <= MAX_DIRECT || is_near(p->kind, rows, p->K)) {
-        direct_band(p, m0, rows, begin, end);
-        return;
-    }
+static int direct_columns(const Product *p, int64_t m0, int64_t rows, int64_t begin, int64_t end) {
+    if (rows <= MAX_DIRECT && has_tile(p->kind, rows)) return direct_band(p, m0, rows, begin, end);
     const int64_t high = (rows + 1) / 2;
+    int failed = 0;
     for (int64_t n = begin; n < end; n += DIRECT_RUN) {
         const int64_t stop = end - n < DIRECT_RUN ? end : n + DIRECT_RUN;
-        direct_band(p, m0, high, n, stop);
-        direct_band(p, m0 + high, rows - high, n, stop);
+        failed |= direct_band(p, m0, high, n, stop);
+        failed |= direct_band(p, m0 + high, rows - high, n, stop);
     }
+    return failed;
 }
 
 int columns(const Product *p, int64_t begin, int64_t end) {
@@ -531,8 +594,8 @@ int columns(const Product *p, int64_t begin, int64_t end) {
     if (block < 4 * bands) block = 4 * bands;
     for (int64_t m0 = 0; m0 < p->M; m0 += block) {
         int64_t rows = p->M - m0 < block ? p->M - m0 : block;
-        if (is_direct(p->kind, rows, p->K)) {
-            direct_columns(p, m0, rows, begin, end);
+        if (is_direct(p->kind, rows)) {
+            if (direct_columns(p, m0, rows, begin, end)) return 1;
             continue;
         }
         const int narrow = p->kind == BFLOAT16 && rows <= NARROW_BANDS * MAX_ROWS;

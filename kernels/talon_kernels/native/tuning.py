@@ -100,7 +100,7 @@ LOOK_SECONDS = 0.02
 TRIES = 5
 """So often, once in each process, a plan is tried where the machine was busy each time."""
 
-FORM = 6
+FORM = 7
 """Of kept plans: raised with every change of what is tried, how it is timed, or what a plan's numbers mean."""
 
 GAIN = 1.05
@@ -128,8 +128,8 @@ BY_PANELS = Plan(0, 0, 0)
 
 TWICE = Plan(1, 0, 1)
 """Of blocks, where there are more rows than a tile has, up to twice as many: they are read directly for each half. The
-library says 2 to it, and not 1, for twice as many rows as its tiles have at most: 16 or 8 of those in `TRIALS`. A tile
-of one column has no panel, and so no floats."""
+library says 2 to it, and not 1, for twice as many rows as its tiles have at most, the 16 of those in `TRIALS`; 0 where
+it never reads them twice. A tile of one column has no panel, and so no floats."""
 
 Plans = Mapping[tuple[int, int], Plan]
 """By where tiles read weights, and by rows."""
@@ -521,8 +521,8 @@ def _told_plan(known: Tried | None, source: int) -> str:
     plan = known.plan
     if plan is None:
         return ""
-    if plan in (BY_PANELS, TWICE):
-        return " (by panels)" if plan == BY_PANELS else " (read twice)"
+    if plan == BY_PANELS:
+        return " (by panels)"
     unit = "line" if source == DIRECT else "tile"
     ahead = f", fetched {plan.distance} {unit}{'' if plan.distance == 1 else 's'} ahead" if plan.distance else ""
     return f" (tiles of {plan.columns} column{'' if plan.columns == 1 else 's'}{ahead})"
