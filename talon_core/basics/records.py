@@ -175,10 +175,10 @@ def numbers(value: Any) -> list[float]:
 
 
 def amount(value: Any) -> float:
-    """A finite number of at least 0."""
+    """A number from 0 to 1e15: nothing that is measured is larger, and sums and products of these are finite."""
     found = number(value)
-    if not (math.isfinite(found) and found >= 0):
-        raise _unfit(value, "a finite number of at least 0")
+    if not 0 <= found <= 1e15:
+        raise _unfit(value, "a finite number from 0 to 1e15")
     return found
 
 

@@ -16,11 +16,11 @@ from talon_core.testing import draft_trees, drawn_trees
 from talon_core.tree import TokenTree
 
 TREE = TokenTree([9, 3, 2, 5], [-1, 0, 0, 1], [0.0, -0.1, -np.inf, -0.3], {0: Drawn([2], [0.0, 0.5, 0.5])})
-SPANS = (Span("draft", 0.1, 0.2, "layer", 3), Span("verify", 0.3, 1e300), Span("accept", 0.0, 5e-324))
+SPANS = (Span("draft", 0.1, 0.2, "layer", 3), Span("verify", 0.3, 1e14), Span("accept", 0.0, 5e-324))
 ROUND = Round(TREE, np.array([0, 1]), np.array([3, 7]), TREE, 1, SPANS, 9, 2, 11)
 RESULT = Result(np.array([1, 9]), [3, 7], "né\n", "length", True, [ROUND], Stats.of([ROUND], 1.5, 0.25))
 
-amounts = st.floats(0.0, 1e300)
+amounts = st.floats(0.0, 1e12)
 
 
 @st.composite
@@ -62,7 +62,7 @@ def through_json(record: Any) -> Any:
 def test_a_span_says_no_more_than_it_knows():
     layer, verify, _ = SPANS
     assert layer.as_dict() == {"part": "draft", "start": 0.1, "end": 0.2, "work": "layer", "layer": 3}
-    assert verify.as_dict() == {"part": "verify", "start": 0.3, "end": 1e300}
+    assert verify.as_dict() == {"part": "verify", "start": 0.3, "end": 1e14}
 
 
 @given(rounds())
@@ -144,7 +144,7 @@ def changed(record: Any, *where: Any, to: Any) -> dict[str, Any]:
         (Round, changed(ROUND, "path", to=[0, 9]), "no Round: 'path' is [0, 9]"),
         (Round, changed(ROUND, "path", to=[]), "no Round: 'path' is []"),
         (Round, changed(ROUND, "draft_passes", to=1.0), "'draft_passes' is 1.0; it must be a whole number of at"),
-        (Round, changed(ROUND, "spans", 0, "start", to=-1), "'start' is -1; it must be a finite number of at"),
+        (Round, changed(ROUND, "spans", 0, "start", to=-1), "'start' is -1; it must be a finite number from"),
         (Round, changed(ROUND, "spans", 0, "end", to="NaN"), "'end' is 'NaN'; it must be a finite number"),
         (Round, changed(ROUND, "spans", 0, "end", to=0.05), "no Span: 'end' is 0.05; it must be no less than 'start'"),
         (Round, changed(ROUND, "spans", 1, "part", to="pray"), "no Span: 'part' is 'pray'; it must be one of"),
