@@ -60,9 +60,10 @@ static Plan plans[SOURCES][TWO_BANDS + 1] = {
 // TILES tiles are taken with one band of x before the next band, and DIRECT_RUN columns of blocks that are read directly.
 enum { TILES = 8, DIRECT_RUN = 96 };
 
-// Where registers are few, each column of blocks that are read directly loads x again. Of more than so many numbers x does
-// not stay in the first-level cache: K is taken in parts then, each by PART_RUN columns before the next.
-enum { NEAR_FLOATS = 6144, PART_RUN = 24 };
+// Where registers are few, each column of blocks that are read directly loads x again. With more than FEW_ROWS x has to be
+// in the first-level cache, which it is not if it has more than so many numbers. K is taken in two parts then, each by
+// PART_RUN columns before the other; where two are not enough, the rows are taken in two bands.
+enum { NEAR_FLOATS = 6144, PART_RUN = 24, FEW_ROWS = 4 };
 
 // Bands of x for which bfloat16 is widened each time it is loaded; for more it goes through a panel, as blocks do.
 enum { NARROW_BANDS = 4 };
@@ -533,12 +534,17 @@ static int placed_columns(const Product *p, int source, int64_t m0, int64_t rows
     return 0;
 }
 
-// Of how many columns of x a part of K has.
+// How many columns of x a part of K has.
 static int64_t near_columns(int kind, int64_t rows, int64_t K) {
-    const int64_t width = block_width(kind), most = NEAR_FLOATS / rows / width * width;
-    if (REGISTERS == 32 || K <= most) return K;
-    const int64_t parts = (K + most - 1) / most;
-    return ((K + parts - 1) / parts + width - 1) / width * width;
+    if (REGISTERS == 32 || rows <= FEW_ROWS || rows * K <= NEAR_FLOATS) return K;
+    const int64_t width = block_width(kind);
+    return (K / 2 + width - 1) / width * width;
+}
+
+// Whether W is read directly by one band.
+static int is_one_band(int kind, int64_t rows, int64_t K) {
+    if (rows > MAX_DIRECT || !has_tile(kind, rows)) return 0;
+    return REGISTERS == 32 || rows <= FEW_ROWS || rows * K <= 2 * NEAR_FLOATS;
 }
 
 // Columns [begin, end) of some rows of y, no more than a tile may have, where W is in blocks that are read directly.
@@ -576,7 +582,7 @@ static int direct_band(const Product *p, int64_t m0, int64_t rows, int64_t begin
 
 // The same for up to twice as many rows: what one half has read is near when the other reads it.
 static int direct_columns(const Product *p, int64_t m0, int64_t rows, int64_t begin, int64_t end) {
-    if (rows <= MAX_DIRECT && has_tile(p->kind, rows)) return direct_band(p, m0, rows, begin, end);
+    if (is_one_band(p->kind, rows, p->K)) return direct_band(p, m0, rows, begin, end);
     const int64_t high = (rows + 1) / 2;
     int failed = 0;
     for (int64_t n = begin; n < end; n += DIRECT_RUN) {
