@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from talon_core.bench.methods import SPACED
 from talon_core.defaults import DEFAULT_DRAFTER, DEFAULT_POLICY, DEFAULT_RULE
 from talon_core.drafter import DrafterSpec
+from talon_core.engine.checked_drafter import told_hash
 from talon_core.plugins.parts import Parts, Resolved, built, resolve
 from talon_core.plugins.registry import Registry
 from talon_core.trace.folder import Trace
@@ -20,8 +21,9 @@ def parse_method(spec: str, trace: Trace, registry: Registry) -> Method:
         registry: where to look names up.
 
     Raises:
-        ValueError: if a part is unknown or has a bad option, the rule does not fit the policy, or the drafter is
-            another one than the trace's and needs the model; the sentence names the method.
+        ValueError: if a part is unknown or has a bad option, the rule does not fit the policy, the drafter is another
+            one than the trace's and needs the model, or none is named and the trace's looks things up in files that
+            were changed; the sentence names the method.
     """
     drafter, resolved = parse_parts(spec, registry)
     recorded = _recorded(trace["drafter"]["spec"], registry)
@@ -29,6 +31,7 @@ def parse_method(spec: str, trace: Trace, registry: Registry) -> Method:
         own = None if drafter is None else _drafter(drafter, trace, recorded, registry)
         if own is None and trace["drafter"]["reads_texts"]:
             own = built(registry, "drafter", trace["drafter"]["spec"])
+            _check_unchanged(own, trace)
     except (LookupError, ValueError) as error:
         raise ValueError(f"method '{spec.strip()}': {error}") from error
     return Method(spec.strip(), resolved.policy, resolved.rule, own, recorded)
@@ -85,3 +88,15 @@ def parse_methods(specs: Sequence[str], trace: Trace, registry: Registry) -> lis
         if names.count(name) > 1:
             raise ValueError(f"the method '{name}' is given twice; give each one once")
     return methods
+
+
+def _check_unchanged(drafter: DrafterSpec, trace: Trace) -> None:
+    """Check that the files in which the trace's drafter looks things up are those that it was recorded with."""
+    spec, before = trace["drafter"]["spec"], trace["drafter"]["sha256"]
+    now = told_hash(spec, drafter)
+    if now != before:
+        raise ValueError(
+            f"the files of '{spec}' are not those that the trace was recorded with (sha256 {before[:8]} then, "
+            f"{now[:8]} now); record it anew, or write the drafter before the policy, as in 'drafter / policy', to look "
+            "things up in these"
+        )

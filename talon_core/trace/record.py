@@ -1,6 +1,5 @@
 """Recording: at every position of the target's own text, what a drafter offers on a superset tree."""
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -17,7 +16,7 @@ from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.defaults import EXACT_RULE
 from talon_core.drafter import Drafter, DrafterSpec
-from talon_core.engine.checked_drafter import checked_hash
+from talon_core.engine.checked_drafter import told_hash
 from talon_core.engine.checked_policy import MOST_NODES
 from talon_core.plugins.parts import Parts, resolve
 from talon_core.plugins.registry import Registry, load_registry
@@ -331,11 +330,7 @@ def drafter_hash(written: str, spec: DrafterSpec, drafter: Drafter | None) -> st
         ValueError: if its files are not there.
         PluginError: if it fails at telling its files; the message names it.
     """
-    digest = hashlib.sha256(written.encode())
-    digest.update(checked_hash(spec).encode())
-    for network in _networks(drafter, set()):
-        digest.update(weights_hash(network).encode())
-    return digest.hexdigest()
+    return told_hash(written, spec, (weights_hash(network) for network in _networks(drafter, set())))
 
 
 def _networks(held: Any, seen: set[int], depth: int = 4) -> Iterator[nn.Module]:

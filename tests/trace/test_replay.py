@@ -1,6 +1,8 @@
 """A policy on a trace has the rounds that it has while one decodes."""
 
 import json
+import re
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -199,6 +201,26 @@ def test_drafters_that_look_up_are_asked_again_where_their_files_are(
         found = [replayed(trace, text, "talon") for text in trace]
         assert found == [(decoded(tiny, trace, text, "talon", shared_target), 0) for text in trace]
         assert found == [replayed(ngram, text, f"{drafter} / talon") for text in ngram]
+
+
+def test_files_that_were_changed_since_are_not_taken_for_those_of_the_trace(
+    tiny: Any, recorded: Callable[..., Trace], tmp_path: Path
+) -> None:
+    texts, vocabulary = [Piece(text.ids) for text in recorded(tiny, "ngram")], IndexedVocabulary("tiny", 97, "")
+    drafter = f"datastore:path={tmp_path / 'index'}"
+    write_index(tmp_path / "index", texts[:1], vocabulary)
+    trace = recorded(tiny, drafter)
+    before = [replayed(trace, text, "talon") for text in trace]
+    shutil.rmtree(tmp_path / "index")
+    write_index(tmp_path / "index", texts[1:], vocabulary)
+    refused = (
+        rf"^method 'talon': the files of '{re.escape(drafter)}' are not those that the trace .* record it anew, or"
+    )
+    with pytest.raises(ValueError, match=refused):
+        parse_method("talon", trace, load_registry())
+    assert [
+        replayed(trace, text, f"{drafter} / talon") for text in trace
+    ] != before  # what is named is what is there now
 
 
 def test_layers_that_follow_the_text_are_replayed_and_a_window_beside_the_trees_is_refused(
