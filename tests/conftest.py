@@ -263,7 +263,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SPEC",
         action="append",
         default=[],
-        help="a tree policy that tests/benchmarks measures beside the built-in ones, as my-policy:depth=4; repeatable",
+        help="a tree policy that tests/benchmarks times beside the built-in ones, as my-policy:depth=4; repeatable",
     )
 
 
@@ -315,6 +315,13 @@ class LeftOut:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self._tests:
             terminalreporter.write_line(f"{self._tests} tests of the whole matrix were left out: run with --matrix")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Whoever brings a policy for the benchmarks wants them timed, which `addopts` switches off."""
+    if config.getoption("--talon-policy"):
+        config.option.benchmark_disable = False
 
 
 @pytest.hookimpl(trylast=True)  # when there is a reporter

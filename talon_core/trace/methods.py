@@ -97,6 +97,6 @@ def _check_unchanged(drafter: DrafterSpec, trace: Trace) -> None:
     if now != before:
         raise ValueError(
             f"the files of '{spec}' are not those that the trace was recorded with (sha256 {before[:8]} then, "
-            f"{now[:8]} now); record it anew, or write the drafter before the policy, as in 'drafter / policy', to look "
-            "things up in these"
+            f"{now[:8]} now); record it anew, or write the drafter before the policy, as in 'drafter / policy', to "
+            "look things up in these"
         )

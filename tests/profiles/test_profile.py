@@ -131,7 +131,10 @@ def without(name: str) -> Callable[[dict[str, Any]], Any]:
         (changed(verify={}), "'verify' is {}; it must be a list of points"),
         (changed(verify=[[1, 64, 0.1]]), r"'verify' has at 0 what is \[1, 64, 0.1\]; it must be a list of nodes, con"),
         (changed(draft=[[1, 4, -0.1]]), "'draft' has at 0 what is -0.1; it must be a finite number from 0 to 1e15"),
-        (changed(draft=[[1, 4, 1e308]]), "'draft' has at 0 what is 1e\\+308; it must be a finite number from 0 to 1e15"),
+        (
+            changed(draft=[[1, 4, 1e308]]),
+            "'draft' has at 0 what is 1e\\+308; it must be a finite number from 0 to 1e15",
+        ),
         (changed(draft=[[0, 4, 0.1]]), "'draft' has at 0 what is 0; it must be a whole number of at least 1"),
         (changed(draft=[[1, 4, "NaN"]]), "'draft' has at 0 what is 'NaN'; it must be a finite number"),
         (changed(read=[[1, 0.1], [1, 0.2]]), r"'read' has at 1 what is \[1, 0.2\], of sizes that are there before"),
