@@ -426,7 +426,9 @@ def test_no_plan_changes_a_bit(library, source, inputs):
 def test_no_way_to_read_blocks_changes_a_bit(library, kind):
     inputs = 768 if kind.endswith("K") else 224
     blocks = Blocks(torch.from_numpy(random_blocks(kind, 50, inputs, 1)), int(GGMLQuantizationType[kind]), inputs)
-    many = torch.randn((17, inputs), generator=torch.Generator().manual_seed(0))
+    wide = Blocks(torch.from_numpy(random_blocks(kind, 25, 1792, 1)), int(GGMLQuantizationType[kind]), 1792)
+    many, long = (torch.randn((17, size), generator=torch.Generator().manual_seed(0)) for size in (inputs, 1792))
+    long = long[:8]
     x, plans = many[:8], apply_plans(library)
     try:
         for rows in range(1, 9):
@@ -443,6 +445,10 @@ def test_no_way_to_read_blocks_changes_a_bit(library, kind):
                 library.plan(DIRECT, rows // 2, half, 64, 0)
                 assert torch.equal(skinny_linear(many[:rows], blocks, backend="native"), expected)
             library.plan(DIRECT, rows // 2, 1, 64, 0)
+        library.plan(DIRECT, 4, 0, 0, 0)  # eight long rows are two bands, for which there are no tiles now
+        assert torch.equal(
+            skinny_linear(long, wide, backend="native"), skinny_linear(long, wide.widened(), backend="native")
+        )
     finally:
         library.plan(DIRECT, TWICE_EIGHT, 0, 0, 0)
         for rows in range(1, 9):

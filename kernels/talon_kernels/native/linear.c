@@ -366,12 +366,14 @@ static tile_fn *const direct_tiles[Q6_K + 1][MAX_DIRECT + 1][DIRECT_COLUMNS + 1]
 // Whether W is read directly with the rows of a tile.
 static int has_tile(int kind, int64_t rows) { return direct_tiles[kind][rows][1] && plans[DIRECT][rows].columns; }
 
-// Whether W is read directly, once or for both halves of the rows; never twice where registers are few, as widening takes
-// the longer there.
-static int is_direct(int kind, int64_t rows) {
+// By how many bands of x W is read directly: 1, or 2, each with half of the rows; 0: it is not. Where registers are few,
+// widening takes so long that blocks are read twice only for rows that one band would be too many numbers for.
+static int direct_bands(int kind, int64_t rows, int64_t K) {
     if (kind > Q6_K || rows > 2 * MAX_DIRECT) return 0;
-    if (rows <= MAX_DIRECT && has_tile(kind, rows)) return 1;
-    return REGISTERS == 32 && plans[DIRECT][TWO_BANDS].columns && has_tile(kind, rows / 2) && has_tile(kind, (rows + 1) / 2);
+    const int whole = rows <= MAX_DIRECT && has_tile(kind, rows);
+    if (whole && (REGISTERS == 32 || rows <= FEW_ROWS || rows * K <= 2 * NEAR_FLOATS)) return 1;
+    const int twice = REGISTERS == 32 ? plans[DIRECT][TWO_BANDS].columns != 0 : whole;
+    return twice && has_tile(kind, rows / 2) && has_tile(kind, (rows + 1) / 2) ? 2 : 0;
 }
 
 enum { MAX_COLUMNS = 8 };
@@ -541,12 +543,6 @@ static int64_t near_columns(int kind, int64_t rows, int64_t K) {
     return (K / 2 + width - 1) / width * width;
 }
 
-// Whether W is read directly by one band.
-static int is_one_band(int kind, int64_t rows, int64_t K) {
-    if (rows > MAX_DIRECT || !has_tile(kind, rows)) return 0;
-    return REGISTERS == 32 || rows <= FEW_ROWS || rows * K <= 2 * NEAR_FLOATS;
-}
-
 // Columns [begin, end) of some rows of y, no more than a tile may have, where W is in blocks that are read directly.
 // Returns 1 when memory is short.
 static int direct_band(const Product *p, int64_t m0, int64_t rows, int64_t begin, int64_t end) {
@@ -580,9 +576,8 @@ static int direct_band(const Product *p, int64_t m0, int64_t rows, int64_t begin
     return 0;
 }
 
-// The same for up to twice as many rows: what one half has read is near when the other reads it.
+// The same by two bands: what one half has read is near when the other reads it.
 static int direct_columns(const Product *p, int64_t m0, int64_t rows, int64_t begin, int64_t end) {
-    if (is_one_band(p->kind, rows, p->K)) return direct_band(p, m0, rows, begin, end);
     const int64_t high = (rows + 1) / 2;
     int failed = 0;
     for (int64_t n = begin; n < end; n += DIRECT_RUN) {
@@ -600,8 +595,9 @@ int columns(const Product *p, int64_t begin, int64_t end) {
     if (block < 4 * bands) block = 4 * bands;
     for (int64_t m0 = 0; m0 < p->M; m0 += block) {
         int64_t rows = p->M - m0 < block ? p->M - m0 : block;
-        if (is_direct(p->kind, rows)) {
-            if (direct_columns(p, m0, rows, begin, end)) return 1;
+        const int direct = direct_bands(p->kind, rows, p->K);
+        if (direct) {
+            if ((direct == 1 ? direct_band : direct_columns)(p, m0, rows, begin, end)) return 1;
             continue;
         }
         const int narrow = p->kind == BFLOAT16 && rows <= NARROW_BANDS * MAX_ROWS;
