@@ -135,6 +135,7 @@ PAGES = (
             "talon_core.trace.record:Recorded",
             *("talon_core.trace.folder:read_trace", "talon_core.trace.folder:Trace"),
             *("talon_core.trace.columns:TextTrace", "talon_core.trace.columns:Rows"),
+            "talon_core.trace.kept_laws:KeptLaws",
             *("talon_core.trace.methods:parse_method", "talon_core.trace.replay:Method"),
             *("talon_core.trace.schedules:cases", "talon_core.trace.schedules:promises"),
             *("talon_core.trace.schedules:Case", "talon_core.trace.schedules:Promise"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile
@@ -110,18 +110,24 @@ def write_whole_bytes(path: Path, data: bytes, suffix: str = "") -> None:
         data: what it is to hold.
         suffix: how the name ends under which it is written; a process that is killed leaves such a file behind.
     """
+    write_whole_parts(path, [data], suffix)
+
+
+def write_whole_parts(path: Path, parts: Iterable[bytes], suffix: str = "") -> int:
+    """As `write_whole_bytes`, of a file that comes part by part; returns its size in bytes."""
     with about(path):
         if path.exists() and not path.is_file():  # a device or a pipe is written to, not replaced
-            path.write_bytes(data)
-            return
+            with path.open("wb") as opened:
+                return sum(map(opened.write, parts))
         with NamedTemporaryFile(dir=path.absolute().parent, suffix=suffix, delete=False) as unfinished:
             try:
-                unfinished.write(data)
+                size = sum(map(unfinished.write, parts))
                 unfinished.close()
                 put_in_place(Path(unfinished.name), path)
             except BaseException:
                 os.unlink(unfinished.name)
                 raise
+            return size
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 import attrs
 import numpy as np
 
-from talon_core.basics.paths import cache_folder, write_whole_bytes
+from talon_core.basics.paths import cache_folder, write_whole_parts
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.checked_drafter import checked_depth, checked_hash, opened
 from talon_core.engine.text_target import TextTarget
@@ -98,7 +98,7 @@ class Answers:
     def _keep(self, file: Path, text: TextTrace) -> None:
         with suppress(OSError):  # then it is asked again
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_whole_bytes(file, text.to_bytes(self.key), UNFINISHED)
+            write_whole_parts(file, text.parts(self.key), UNFINISHED)
 
 
 def _hashed(told: str) -> str:

@@ -90,7 +90,7 @@ class _Asking:
 
     def __init__(self, spec: DrafterSpec, text: TextTrace, trace: Trace, superset: Superset) -> None:
         target = trace["target"]
-        self.notes = Notes(superset.candidates, superset.depth, laws=False)
+        self.notes = Notes(superset.candidates, superset.depth)
         self.ahead = Ahead()
         self._text, self._superset = text, attrs.evolve(superset, ahead=self.ahead)
         self._limit = trace.limit(text)

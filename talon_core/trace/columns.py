@@ -1,8 +1,7 @@
 """What was recorded of one text, as columns: a safetensors file each."""
 
 import json
-import mmap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,12 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from talon_core.engine.checked_candidates import rises
 from talon_core.trace.along import Along
-from talon_core.trace.sums import row_sums, sum_of
+from talon_core.trace.kept_laws import KeptLaws
+from talon_core.trace.stored import Stored, file_parts, mapped
+from talon_core.trace.sums import row_sums, sum_of, total_of
 from talon_core.tree_arrays import FloatArray, IntArray
 
 NO_ROW = -1
@@ -208,28 +208,25 @@ class TextTrace:
         """Places at which a round may begin: one for each new token."""
         return len(self.ids) - self.prompt_tokens
 
-    def to_bytes(self, of: str, laws: Mapping[str, Sequence[FloatArray]] | None = None) -> bytes:
-        """The text as a safetensors file.
+    def parts(self, of: str, laws: KeptLaws | None = None) -> Iterator[bytes]:
+        """The text as a safetensors file, part by part.
 
         Args:
             of: the fingerprint of its trace.
-            laws: whole laws at all rows, by whose they are.
+            laws: whole laws at all rows; None where none are kept.
         """
         told: dict[str, Any] = {"set": self.set, "prompt": self.prompt, "of": of}
         told |= {"finish_reason": self.finish_reason, "seconds": self.seconds}
-        arrays: dict[str, NDArray[Any]] = {
+        arrays: dict[str, NDArray[Any] | Stored] = {
             "ids": self.ids.astype(np.int32),
             "prompt_tokens": np.array([self.prompt_tokens], dtype=np.int64),
         }
         if self.rows is not None and self.along is not None:
             arrays |= _packed(self.rows)
             arrays |= {name: getattr(self.along, name).astype(np.int32) for name in ("ranks", "reach")}
-        for name, rows in (laws or {}).items():
-            arrays[f"law.{name}"] = np.stack(rows).astype(np.float32)
-            arrays[f"sums.law.{name}"] = row_sums(arrays[f"law.{name}"])
-            arrays[f"totals.law.{name}"] = np.array([_total(row) for row in arrays[f"law.{name}"]])
+        arrays |= {} if laws is None else laws.columns()
         told[SUM] = sum_of(told, arrays, _small(arrays))
-        return save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, {"text": json.dumps(told)})
+        return file_parts(arrays, {"text": json.dumps(told)})
 
     @classmethod
     def read(cls, file: Path) -> "TextTrace":
@@ -243,7 +240,7 @@ class TextTrace:
         try:
             with safe_open(str(file), framework="np") as opened:  # it refuses what is no such file, or not whole
                 told = json.loads((opened.metadata() or {})["text"])
-            columns = _mapped(file)
+            columns = mapped(file)
             recorded = "starts" in columns
             found = cls(
                 set=str(told["set"]),
@@ -269,36 +266,20 @@ class TextTrace:
         return found
 
 
-def _mapped(file: Path) -> dict[str, NDArray[Any]]:
-    """The tensors of a safetensors file, which stay on disk until they are looked at.
-
-    The file begins with eight bytes, the length of a header in JSON that says where each tensor is behind it.
-    """
-    with file.open("rb") as opened:
-        data = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-    length = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + length])
-    found: dict[str, NDArray[Any]] = {}
-    for name, told in header.items():
-        if name != "__metadata__":
-            start, end = (8 + length + offset for offset in told["data_offsets"])
-            kind = np.dtype(TYPES[told["dtype"]])
-            found[name] = np.frombuffer(data, kind, (end - start) // kind.itemsize, start).reshape(told["shape"])
-    return found
-
-
-TYPES = {"U16": "<u2", "I32": "<i4", "I64": "<i8", "F32": "<f4", "F64": "<f8", "BOOL": "?"}
-"""Numbers as a safetensors file names them, and as NumPy does."""
-
 COLUMNS = ("starts", "above", "nodes", "tokens", "logp", "whole", "passes")
 
 SUM = "sum"
 """How the checksum of a text's small columns is called, among the rest that is told of it."""
 
 
-def _small(columns: Mapping[str, Any]) -> frozenset[str]:
-    """The names of the columns that are read in full when a text is opened."""
-    return frozenset(name for name in columns if name not in ("tokens", "logp") and not name.startswith("law."))
+def _small(columns: Mapping[str, NDArray[Any] | Stored]) -> dict[str, NDArray[Any]]:
+    """The columns that are read in full when a text is opened."""
+    large = "tokens", "logp"
+    return {
+        name: column
+        for name, column in columns.items()
+        if name not in large and not name.startswith("law.") and isinstance(column, np.ndarray)
+    }
 
 
 def _packed(rows: Rows) -> dict[str, NDArray[Any]]:
@@ -327,18 +308,13 @@ def _laws(columns: Mapping[str, NDArray[Any]], file: Path) -> Callable[[str, int
         assert kept is not None
         if sums is not None and row_sums(kept[row][None])[0] != sums[row]:
             raise ValueError(f"a law in '{file}' {CHANGED}")
-        total = float(known[row]) if known is not None else _total(kept[row])
+        total = float(known[row]) if known is not None else total_of(kept[row])
         if not kept[row].min() >= 0 or not abs(total - 1) <= LAW_SLACK:
             raise ValueError(f"'{file}' holds what is no law; it was changed")
         found: FloatArray = np.divide(kept[row], total, dtype=np.float64)
         return found
 
     return law
-
-
-def _total(law: NDArray[np.float32]) -> float:
-    """What a law sums to in double precision, one number after the other, so that it is the same on any machine."""
-    return float(law.cumsum(dtype=np.float64)[-1])
 
 
 def _check(text: TextTrace) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import attrs
 
 from talon_core.basics import records
-from talon_core.basics.paths import small_text, write_whole, write_whole_bytes
+from talon_core.basics.paths import small_text, write_whole, write_whole_parts
 from talon_core.trace.columns import TextTrace
+from talon_core.trace.kept_laws import KeptLaws
 
 MANIFEST = "manifest.json"
 TEXTS = "texts"
@@ -135,17 +136,15 @@ class Trace:
     def __iter__(self) -> Iterator[TextTrace]:
         return (self.text(*one) for one in self.texts())
 
-    def save(self, text: TextTrace, laws: Mapping[str, Any]) -> int:
-        """Put a text in its place; returns its size in bytes.
+    def save(self, text: TextTrace, laws: KeptLaws | None = None) -> int:
+        """Put a text in its place, with its whole laws where there are such; returns its size in bytes.
 
         Raises:
             OSError: if it cannot be written; nothing is left then.
         """
-        data = text.to_bytes(self.fingerprint, laws)
         file = self.file(text.set, text.prompt)
         file.parent.mkdir(exist_ok=True)
-        write_whole_bytes(file, data, UNFINISHED)
-        return len(data)
+        return write_whole_parts(file, text.parts(self.fingerprint, laws), UNFINISHED)
 
 
 def read_trace(folder: Path) -> Trace:

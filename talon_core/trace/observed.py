@@ -17,6 +17,7 @@ from talon_core.laws import Laws
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.target import Target
 from talon_core.trace.columns import NO_ROW, Rows
+from talon_core.trace.kept_laws import KeptLaws
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
 
@@ -26,11 +27,11 @@ class Notes:
     Args:
         width: candidates of each node that are kept.
         layers: of a position, at most.
-        laws: keep whole laws, too.
+        laws: where whole laws go; None where none are kept.
     """
 
-    def __init__(self, width: int, layers: int, laws: bool) -> None:
-        self.laws: dict[str, list[FloatArray]] = {"drafter": [], "target": []} if laws else {}
+    def __init__(self, width: int, layers: int, laws: KeptLaws | None = None) -> None:
+        self.laws = laws
         self._width, self._layers = width, layers
         self._starts: list[int] = [0]
         self._above: list[int] = []
@@ -59,8 +60,8 @@ class Notes:
             self._above.append(self._row_of[int(tree.parents[node])] if node else NO_ROW)
             self._nodes.append(int(tree.tokens[node]))
             self._whole.append(offered < frontier.width or bool((candidates.tokens[row] < 0).any()))
-            if self.laws:
-                self.laws["drafter"].append(candidates.law(row))
+            if self.laws is not None:
+                self.laws.add("drafter", candidates.law(row))
         self._tokens.append(tokens)
         self._logp.append(logp)
 
@@ -196,7 +197,8 @@ class NotesLaws(AcceptanceRule):
     notebook: Notebook
 
     def walk(self, tree: TokenTree, laws: Laws, choices: Choices) -> Accepted:
-        notes: Any = self.notebook.notes
-        if notes is not None:
-            notes.laws["target"].extend(laws.at(node) for node in notes.drafted_from)
+        notes = self.notebook.notes
+        if notes is not None and notes.laws is not None:
+            for node in notes.drafted_from:
+                notes.laws.add("target", laws.at(node))
         return Accepted(np.zeros(1, dtype=np.int64), laws.draw(0, choices))

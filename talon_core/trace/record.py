@@ -1,6 +1,7 @@
 """Recording: at every position of the target's own text, what a drafter offers on a superset tree."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -23,7 +24,8 @@ from talon_core.plugins.registry import Registry, load_registry
 from talon_core.runtime.weights import weights_hash
 from talon_core.trace.answers import Answers
 from talon_core.trace.columns import TextTrace
-from talon_core.trace.folder import LOCK, Trace, find_trace, write_manifest
+from talon_core.trace.folder import LOCK, TEXTS, Trace, find_trace, write_manifest
+from talon_core.trace.kept_laws import KeptLaws
 from talon_core.trace.observed import Notebook, Notes, NotesLaws, Observing
 from talon_core.trace.oracle import along_rows
 from talon_core.trace.superset import Ahead, Superset
@@ -203,7 +205,8 @@ class Recorder:
             report: called with the number of texts that are there and of all, once at the start and after each.
 
         Raises:
-            ValueError: if the folder has another trace or something else, or somebody is recording into it.
+            ValueError: if the folder has another trace or something else, somebody is recording into it, or its disk
+                has no room for the laws of a text.
             PluginError: if the drafter breaks its contract; the message names it.
         """
         find_trace(folder)  # refuses a folder of something else, before anything is put there
@@ -221,8 +224,9 @@ class Recorder:
             for name, prompt in planned:
                 if (name, prompt) in there:
                     continue
-                text, laws = self.text(name, prompt)
-                size += trace.save(text, laws)
+                with self._keeping(trace) as laws:
+                    text = self.text(name, prompt, laws)
+                    size += trace.save(text, laws)
                 if answers is not None:  # so that the first replay need not ask
                     answers.of(text)
                 texts, positions = texts + 1, positions + text.positions
@@ -239,11 +243,25 @@ class Recorder:
         write_manifest(trace)
         return trace
 
-    def text(self, name: str, prompt: int) -> tuple[TextTrace, Mapping[str, Sequence[Any]]]:
-        """Record one prompt's text; with it the whole laws at all rows, where they are wanted.
+    def _keeping(self, trace: Trace) -> AbstractContextManager[KeptLaws | None]:
+        """Where the laws of the next text go; nowhere if none are wanted, or its drafter has none."""
+        if self._decoder is None or not self.wanted.laws:
+            return nullcontext()
+        folder = trace.folder / TEXTS
+        folder.mkdir(exist_ok=True)
+        return KeptLaws(folder, self._decoder.target.vocab_size)
+
+    def text(self, name: str, prompt: int, laws: KeptLaws | None = None) -> TextTrace:
+        """Record one prompt's text.
+
+        Args:
+            name: of the prompt's set.
+            prompt: its index there.
+            laws: where whole laws at all rows go; None keeps none.
 
         Raises:
             RuntimeError: if the target gives another text when it is asked again.
+            ValueError: if there is no room for the laws.
         """
         started = perf_counter()
         ids = self._ids[name, prompt]
@@ -253,17 +271,18 @@ class Recorder:
         plain = generation.result()
         new = np.array(plain.token_ids, dtype=np.int64)
         rows = found = None
-        laws: Mapping[str, Sequence[Any]] = {}
         if self._decoder is not None:
+            if laws is not None:
+                laws.check_room(self._fewest_rows(len(new)), f"prompt {prompt} of the set '{name}'")
             width = min(self.wanted.width, self._decoder.target.vocab_size)
-            notes = self._notebook.notes = Notes(width, self.wanted.depth, self.wanted.laws)
+            notes = self._notebook.notes = Notes(width, self.wanted.depth, laws)
             try:
                 self._along(self._decoder, request, new, notes)
             finally:
                 self._notebook.notes = None
-            rows, laws = notes.rows(), notes.laws
+            rows = notes.rows()
             found = along_rows(rows, new.tolist())
-        text = TextTrace(
+        return TextTrace(
             set=name,
             prompt=prompt,
             ids=np.concatenate([ids, new]),
@@ -273,7 +292,14 @@ class Recorder:
             rows=rows,
             along=found,
         )
-        return text, laws
+
+    def _fewest_rows(self, positions: int) -> int:
+        """How many rows a text of so many new tokens has at least."""
+        assert self._decoder is not None
+        drafter, wanted = self._decoder.drafter, self.wanted
+        width = min(wanted.width, self._decoder.target.vocab_size)
+        superset = Superset(width, wanted.depth, wanted.nodes, wanted.least)
+        return superset.fewest(positions, None if drafter is None else drafter.max_depth)
 
     def _along(self, decoder: Decoder, request: Any, new: IntArray, notes: Notes) -> None:
         """Draft at every position of a text."""
@@ -283,6 +309,8 @@ class Recorder:
             notes.begin()
             round_ = next(recording, None)
             notes.end()
+            if notes.laws is not None:
+                notes.laws.check()
             said += 0 if round_ is None else len(round_.tokens)
             if round_ is None or said != position + 1 or round_.tokens[0] != new[position]:
                 raise RuntimeError(ROUNDING)

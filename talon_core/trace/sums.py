@@ -13,22 +13,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from talon_core.trace.stored import Stored
+
 SEED = 2601_07353
 """Of the factors; with another one, no checksum of an older file would be right."""
 
 
-def sum_of(told: Mapping[str, Any], columns: Mapping[str, NDArray[Any]], read: frozenset[str]) -> int:
+def sum_of(
+    told: Mapping[str, Any], columns: Mapping[str, NDArray[Any] | Stored], read: Mapping[str, NDArray[Any]]
+) -> int:
     """A CRC-32, which is read as fast as memory.
 
     Args:
         told: plain data.
-        columns: all arrays of a file; their names, types and shapes count.
-        read: the names of those whose numbers count, too.
+        columns: all of a file; their names, types and shapes count.
+        read: those whose numbers count, too.
     """
     kinds = {name: [column.dtype.str, *column.shape] for name, column in columns.items()}
     found = zlib.crc32(json.dumps([told, kinds], sort_keys=True).encode())
-    for name in sorted(read & {*columns}):
-        found = zlib.crc32(np.ascontiguousarray(columns[name]).data, found)
+    for name in sorted(read):
+        found = zlib.crc32(np.ascontiguousarray(read[name]).data, found)
     return found
 
 
@@ -51,6 +55,11 @@ def row_sums(*columns: NDArray[Any]) -> NDArray[np.int32]:
         found += np.einsum("rw,w->r", each, factors[place : place + each.shape[1]])
         place += each.shape[1]
     return found.view(np.int32)
+
+
+def total_of(law: NDArray[np.float32]) -> float:
+    """What a law sums to in double precision, one number after the other, so that it is the same on any machine."""
+    return float(law.cumsum(dtype=np.float64)[-1])
 
 
 def _words(column: NDArray[Any]) -> NDArray[np.uint32]:

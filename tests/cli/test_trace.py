@@ -189,10 +189,10 @@ def test_an_unfinished_trace_is_tried_as_far_as_it_goes(
 ) -> None:
     own = recording.Recorder.text
 
-    def until_the_second(self: Any, name: str, prompt: int) -> Any:
+    def until_the_second(self: Any, name: str, prompt: int, laws: Any) -> Any:
         if (name, prompt) == ("word", 0):
             raise KeyboardInterrupt
-        return own(self, name, prompt)
+        return own(self, name, prompt, laws)
 
     with monkeypatch.context() as patch:
         patch.setattr(recording.Recorder, "text", until_the_second)

@@ -81,7 +81,7 @@ def test_a_trace_whose_rows_were_changed_is_refused(tmp_path: Path, capsys: pyte
     shutil.copytree(SHIPPED, tmp_path, dirs_exist_ok=True)
     trace = read_trace(tmp_path)
     text = next(iter(trace))
-    trace.save(text, {})  # with the checksums that the shipped trace lacks
+    trace.save(text)  # with the checksums that the shipped trace lacks
     file, likely = trace.file(text.set, text.prompt), text.recorded.logp[:1].tobytes()
     data = file.read_bytes()
     assert likely in data

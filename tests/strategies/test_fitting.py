@@ -214,7 +214,7 @@ def of_texts(folder, spec):
     folder.mkdir()
     write_manifest(trace)
     for text in shipped:
-        trace.save(attrs.evolve(text, rows=None, along=None), {})
+        trace.save(attrs.evolve(text, rows=None, along=None))
     return trace
 
 

@@ -1,0 +1,87 @@
+"""Columns in a safetensors file, which is read and written without holding in memory what is large."""
+
+import json
+import math
+import mmap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+TYPES = {"BOOL": "?", "U16": "<u2", "I32": "<i4", "F32": "<f4", "F64": "<f8", "I64": "<i8"}
+"""Numbers as a safetensors file names them, and as NumPy does; in a file those that stand last here come first."""
+
+PART = 2**20
+"""Bytes that are copied at once."""
+
+
+@attrs.frozen(eq=False)
+class Stored:
+    """A column that lies in a file of its own, and in no memory.
+
+    Attributes:
+        file: holds its numbers and nothing else, row by row. It is closed when they have been copied, so that a
+            temporary one takes no more room then.
+        dtype: of its numbers.
+        shape: `(rows, width)`.
+    """
+
+    file: IO[bytes]
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+def file_parts(columns: Mapping[str, NDArray[Any] | Stored], metadata: Mapping[str, str]) -> Iterator[bytes]:
+    """A file of some columns, part by part: the same bytes as those of `safetensors.numpy.save`.
+
+    It begins with eight bytes, the length of a header in JSON that says where each column is behind it.
+
+    Args:
+        columns: by name.
+        metadata: words that the header holds besides.
+    """
+    known = {np.dtype(kind): (place, name) for place, (name, kind) in enumerate(TYPES.items())}
+    names, end = sorted(columns, key=lambda name: (-known[columns[name].dtype][0], name)), 0
+    header: dict[str, Any] = {"__metadata__": metadata}
+    for name in names:
+        column = columns[name]
+        begin, end = end, end + math.prod(column.shape) * column.dtype.itemsize
+        kind = known[column.dtype][1]
+        header[name] = {"dtype": kind, "shape": [*column.shape], "data_offsets": [begin, end]}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for name in names:
+        yield from _parts(columns[name])
+
+
+def _parts(column: NDArray[Any] | Stored) -> Iterator[bytes]:
+    if isinstance(column, np.ndarray):
+        yield np.ascontiguousarray(column).tobytes()
+        return
+    with column.file as opened:
+        opened.seek(0)
+        while part := opened.read(PART):
+            yield part
+
+
+def mapped(file: Path) -> dict[str, NDArray[Any]]:
+    """The columns of a safetensors file, which stay on disk until they are looked at.
+
+    Args:
+        file: one that safetensors opens; `file_parts` tells its form.
+    """
+    with file.open("rb") as opened:
+        data = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    found: dict[str, NDArray[Any]] = {}
+    for name, told in header.items():
+        if name != "__metadata__":
+            start, end = (8 + length + offset for offset in told["data_offsets"])
+            kind = np.dtype(TYPES[told["dtype"]])
+            found[name] = np.frombuffer(data, kind, (end - start) // kind.itemsize, start).reshape(told["shape"])
+    return found
