@@ -24,6 +24,9 @@ PARTS = ("prefill", "draft", "policy", "verify", "accept", "commit", "other")
 GOES_ON = "the same command with --out '{}' goes on from here"
 """What Ctrl-C leaves of work that is kept in a folder as it is done."""
 
+BEST = "best by laws, best: with as many nodes as pay, the likeliest by the drafter's laws, and in hindsight"
+"""The caption of the oracle's two columns of tokens a second."""
+
 
 def debugging() -> bool:
     """Whether `TALON_DEBUG` asks for tracebacks and for every library's warnings."""

@@ -11,7 +11,7 @@ from talon_core.basics.numerals import counted
 from talon_core.basics.paths import check_folder
 from talon_core.cli import options as opts
 from talon_core.cli.costs import costs_for
-from talon_core.cli.output import GOES_ON, if_interrupted, note, print_json, wide_stdout
+from talon_core.cli.output import BEST, GOES_ON, if_interrupted, note, print_json, wide_stdout
 from talon_core.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -97,13 +97,14 @@ def _show(title: str, found: Sequence["Summary"]) -> None:
     predicted = all(one.totals.predicted_seconds is not None for one in found)
     if predicted:
         table.add_column("tokens/s", justify="right")
-        table.add_column("timed", justify="right")
-        table.caption = f"{CAPTION}; timed: texts on which the policy's own time was taken"
+        for name in ("best by laws", "best", "timed"):
+            table.add_column(name, justify="right")
+        table.caption = f"{CAPTION}; {BEST}; timed: texts on which the policy's own time was taken"
     by_name = {(one.method, one.set): one for one in found}
     for one in found:
         if one.set is not None:
             continue
-        totals = one.totals
+        totals, own = one.totals, one.totals.predicted_tokens_per_second
         of_sets = [f"{by_name[one.method, name].totals.mean_accepted_tokens:.3f}" for name in sets]
         table.add_row(
             one.method,
@@ -111,6 +112,14 @@ def _show(title: str, found: Sequence["Summary"]) -> None:
             *(of_sets if len(sets) > 1 else ()),
             f"{totals.nodes_verified / totals.target_passes:.1f}",
             "" if one.share is None else f"{100 * one.share:.0f} %",
-            *([f"{totals.predicted_tokens_per_second:.1f}", str(totals.timed_texts)] if predicted else []),
+            *([*map(_speed, (own, one.by_the_laws_tokens_per_second, one.tokens_per_second))] if predicted else []),
+            *([str(totals.timed_texts)] if predicted else []),
         )
-    wide_stdout().print(table)
+    console = wide_stdout()
+    if console.measure(table, options=console.options.update_width(1000)).minimum > console.width:
+        table.padding = 0
+    console.print(table)
+
+
+def _speed(speed: float | None) -> str:
+    return "" if speed is None else f"{speed:.1f}"

@@ -12,7 +12,7 @@ from talon_core.basics.paths import check_folder
 from talon_core.bench.prompts import read_sets
 from talon_core.cli import options as opts
 from talon_core.cli.costs import costs_for
-from talon_core.cli.output import GOES_ON, if_interrupted, note, print_json, wide_stdout
+from talon_core.cli.output import BEST, GOES_ON, if_interrupted, note, print_json, wide_stdout
 from talon_core.cli.progress import progress
 from talon_core.cli.simulate import simulate
 from talon_core.cli.sweep import sweep
@@ -257,27 +257,27 @@ def _note_assumed(trace: "Trace", methods: Sequence["Method"]) -> None:
 
 def _show(answer: "Answer") -> None:
     console, below = wide_stdout(), BELOW
-    narrow = console.width < 110
+    predicted = None not in [one.totals.predicted_tokens_per_second for one in answer.tried]
+    narrow = console.width < (136 if predicted else 110)
     table = Table(Column("method", overflow="fold", min_width=8 if narrow else 16), padding=0 if narrow else (0, 1))
-    for name in ("MAT", "passes", "drafts", "nodes", "outside", "by the laws", "in hindsight"):
+    counts = () if predicted and console.width < 90 else ("passes", "drafts")  # there is no room for them
+    for name in ("MAT", *counts, "nodes", "outside", "by the laws", "in hindsight"):
         table.add_column(name, justify="right")
-    predicted = [one.totals.predicted_tokens_per_second for one in answer.tried]
-    if None not in predicted:
+    if predicted:
         table.add_column("tokens/s", justify="right")
         below = (
-            f"{BELOW}; tokens/s: predicted by the profile; best: in hindsight, with as many nodes as pay; timed: texts "
-            "on which the policy's time was taken"
+            f"{BELOW}; tokens/s: predicted by the profile; {BEST}; timed: texts on which the policy's time was taken"
         )
-        table.add_column("best", justify="right")
-        table.add_column("timed", justify="right")
+        for name in ("best by laws", "best", "timed"):
+            table.add_column(name, justify="right")
     for one in answer.tried:
         totals, best = one.totals, one.oracle
-        speeds = [one for one in (totals.predicted_tokens_per_second, best.tokens_per_second) if one is not None]
+        all_speeds = totals.predicted_tokens_per_second, best.by_the_laws_tokens_per_second, best.tokens_per_second
+        speeds = [one for one in all_speeds if one is not None]
         table.add_row(
             one.method.name,
             f"{totals.mean_accepted_tokens:.3f}",
-            str(totals.target_passes),
-            str(totals.draft_passes),
+            *([str(totals.target_passes), str(totals.draft_passes)] if counts else []),
             f"{totals.nodes_verified / totals.target_passes:.1f}",
             str(totals.outside),
             f"{best.by_the_laws:.3f}",

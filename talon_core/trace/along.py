@@ -20,15 +20,19 @@ class Along:
     Attributes:
         ranks: position behind position, shape `(offered,)`, integers.
         reach: how many of them each position has, shape `(positions,)`, integers.
+        shallow: as `ranks`, among the nodes that are no deeper than the token alone; None where it is not known, as of
+            what was recorded by an earlier version.
     """
 
     ranks: IntArray
     reach: IntArray
+    shallow: IntArray | None = None
 
     @classmethod
-    def listed(cls, ranks: Sequence[Sequence[int]]) -> "Along":
+    def listed(cls, ranks: Sequence[Sequence[int]], shallow: Sequence[Sequence[int]] | None = None) -> "Along":
         """By the ranks of each position."""
-        return cls(ints([rank for own in ranks for rank in own]), ints([*map(len, ranks)]))
+        lowest = None if shallow is None else ints([rank for own in shallow for rank in own])
+        return cls(ints([rank for own in ranks for rank in own]), ints([*map(len, ranks)]), lowest)
 
     @classmethod
     def joined(cls, texts: "Sequence[Along]") -> "Along":

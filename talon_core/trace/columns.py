@@ -223,7 +223,8 @@ class TextTrace:
         }
         if self.rows is not None and self.along is not None:
             arrays |= _packed(self.rows)
-            arrays |= {name: getattr(self.along, name).astype(np.int32) for name in ("ranks", "reach")}
+            offers = attrs.asdict(self.along, recurse=False)
+            arrays |= {name: column.astype(np.int32) for name, column in offers.items() if column is not None}
         arrays |= {} if laws is None else laws.columns()
         told[SUM] = sum_of(told, arrays, _small(arrays))
         return file_parts(arrays, {"text": json.dumps(told)})
@@ -251,7 +252,7 @@ class TextTrace:
                 seconds=float(told["seconds"]),
                 of=str(told.get("of")),
                 rows=Rows(**{name: columns[name] for name in COLUMNS}, sums=columns.get("sums")) if recorded else None,
-                along=Along(columns["ranks"], columns["reach"]) if recorded else None,
+                along=Along(columns["ranks"], columns["reach"], columns.get("shallow")) if recorded else None,
                 law=_laws(columns, file),
             )
             _check(found)
@@ -346,6 +347,12 @@ def _check(text: TextTrace) -> None:
         raise ValueError("its ranks and their counts differ")
     if (reach >= np.arange(len(reach), 0, -1)).any():
         raise ValueError("its ranks lead beyond its end")
+    shallow = text.along.shallow
+    if shallow is not None:
+        if shallow.dtype.kind != "i" or shallow.shape != ranks.shape:
+            raise ValueError("its ranks among nodes that are no deeper are not those of its ranks")
+        if ((shallow < 0) | (shallow > ranks)).any():
+            raise ValueError("a rank among nodes that are no deeper is none")
     if len(starts) != text.positions + 1 or starts[0] != 0 or starts[-1] != count or (np.diff(starts) < 0).any():
         raise ValueError(f"its rows are not those of {text.positions} positions")
     above, begins = rows.above, starts[:-1][np.diff(starts) > 0]

@@ -16,10 +16,10 @@ from talon_core.forest_planner import ForestPlanner
 from talon_core.trace.along import Along
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import Trace
-from talon_core.trace.oracle import BestTrees, best_trees, fastest
+from talon_core.trace.oracle import BestTrees, Fewest, best_trees, fastest, fastest_by_the_laws
 from talon_core.trace.own_time import to_be_timed, with_own_time
 from talon_core.trace.processes import in_processes
-from talon_core.trace.replay import Method, Replay, Totals, sum_of_known
+from talon_core.trace.replay import Method, Replay, Totals
 from talon_core.trace.trying import Done, Trying
 
 Text = TypeVar("Text")
@@ -79,8 +79,9 @@ class Answer:
             for one in self.tried
         ]
         hindsight = {"mean_accepted_tokens": self.oracle.in_hindsight}
-        if self.oracle.tokens_per_second is not None:
-            hindsight["tokens_per_second"] = self.oracle.tokens_per_second
+        for name in ("tokens_per_second", "by_the_laws_tokens_per_second"):
+            speed = getattr(self.oracle, name)
+            hindsight |= {} if speed is None else {name: speed}
         counts = {"texts": self.texts, "missing": self.missing}
         return {"methods": methods, "oracle": hindsight, **counts, "seconds": self.seconds}
 
@@ -122,11 +123,11 @@ def replayed(
     waits = any(not isinstance(method.policy, ForestGrower | ForestPlanner | None) for method in methods)
     shards = dealt(texts, workers, SIDE_BY_SIDE if waits else TOGETHER)
     asked = texts if time_all else to_be_timed(texts)
-    found: dict[tuple[str, int], list[tuple[Totals, Along, float | None]]] = {}
+    found: dict[tuple[str, int], list[tuple[Totals, Along, Fewest | None]]] = {}
 
-    def work(shard: Sequence[tuple[str, int]]) -> list[list[tuple[Totals, Along, float | None]]]:
+    def work(shard: Sequence[tuple[str, int]]) -> list[list[tuple[Totals, Along, Fewest | None]]]:
         read = [trace.text(*text) for text in shard]
-        return _with_fastest(replay, methods, read, tried_on(replay, methods, read, asked))
+        return with_fewest(replay, methods, read, tried_on(replay, methods, read, asked))
 
     for place, own in in_processes(workers)(work, shards):
         found |= zip(shards[place], own, strict=True)
@@ -135,7 +136,7 @@ def replayed(
     tried, offers = [], {}
     for method, each in zip(methods, zip(*of_texts, strict=True), strict=True):
         done, along, fewest = zip(*each, strict=True)
-        totals, seconds = Totals.all_of(with_own_time(done)), sum_of_known(fewest)
+        totals, seconds = Totals.all_of(with_own_time(done)), Fewest.all_of(fewest)
         offers[method.name] = along, None, seconds
         tried.append(Tried(method, totals, best_trees(along, totals.largest_tree, seconds)))
     first = next((method for method in methods if method.drafter is None), methods[0])
@@ -143,28 +144,36 @@ def replayed(
     return Answer(tried, best_trees(*offers[first.name]), len(texts), missing, perf_counter() - started)
 
 
-def _with_fastest(
+def with_fewest(
     replay: Replay,
     methods: Sequence[Method],
     texts: Sequence[TextTrace],
     done: Sequence[Sequence[tuple[Totals, Along]]],
-) -> list[list[tuple[Totals, Along, float | None]]]:
-    """What methods did on texts, and the fewest seconds with the drafter of each; None where no costs are known."""
+) -> list[list[tuple[Totals, Along, Fewest | None]]]:
+    """What methods did on texts, and the fewest seconds with the drafter of each; None where no costs are known.
+
+    Args:
+        replay: of the trace.
+        methods: that were tried.
+        texts: on which.
+        done: what `tried_on` said of them.
+    """
     costs = replay.costs
     if costs is None:
         return [[(totals, along, None) for totals, along in of_text] for of_text in done]
     prompts = [text.prompt_tokens for text in texts]
-    known, by_method = dict[tuple[tuple[int, ...], float], list[float]](), list[list[float]]()
+    known, by_method = dict[tuple[tuple[int, ...], float], list[Fewest]](), list[list[Fewest]]()
     for method, of_method in zip(methods, zip(*done, strict=True), strict=True):
         alongs = [along for _, along in of_method]
         asked_here = method.drafter is not None and replay.timed  # what it takes here may be next to nothing
         layer = 0.0 if asked_here else replay.costs_of(method).draft(1, 1) or 0.0
         question = tuple(map(id, alongs)), layer
         if question not in known:
-            known[question] = fastest(alongs, prompts, costs, layer)
+            each = (find(alongs, prompts, costs, layer) for find in (fastest, fastest_by_the_laws))
+            known[question] = [*map(Fewest, *each)]
         by_method.append(known[question])
     return [
-        [(*each, fewest) for each, fewest in zip(of_text, own, strict=True)]
+        [(*one, fewest) for one, fewest in zip(of_text, own, strict=True)]
         for of_text, own in zip(done, zip(*by_method, strict=True), strict=True)
     ]
 

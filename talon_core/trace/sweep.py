@@ -23,10 +23,11 @@ from talon_core.trace.along import Along
 from talon_core.trace.code import code_of
 from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.methods import parse_methods
+from talon_core.trace.oracle import Fewest
 from talon_core.trace.own_time import to_be_timed, with_own_time
 from talon_core.trace.processes import Executor
-from talon_core.trace.replay import SECONDS, Method, Replay, Totals
-from talon_core.trace.run import tried_on
+from talon_core.trace.replay import SECONDS, Method, Replay, Totals, sum_of_known
+from talon_core.trace.run import tried_on, with_fewest
 
 KIND, FORMAT = "talon sweep", 1
 MANIFEST, RESULTS, LOCK = "manifest.json", "results.jsonl", ".lock"
@@ -58,11 +59,21 @@ def expanded(spec: str) -> list[str]:
 
 @attrs.frozen
 class Passes:
-    """Target passes on a text with the best trees of so many nodes; see `talon_core.trace.oracle.BestTrees`."""
+    """Target passes on a text with the best trees of so many nodes; see `talon_core.trace.oracle.BestTrees`.
+
+    Attributes:
+        nodes: of a tree at most, the root included; None for any number.
+        in_hindsight: passes with trees by somebody who knows the text.
+        by_the_laws: passes with the nodes that are likeliest by the drafter's own laws.
+        seconds: the fewest seconds, in hindsight, with as many nodes as pay; None where no costs are known.
+        by_the_laws_seconds: likewise, by the drafter's own laws.
+    """
 
     nodes: int | None
     in_hindsight: int
     by_the_laws: int
+    seconds: float | None = None
+    by_the_laws_seconds: float | None = None
 
 
 @attrs.frozen
@@ -118,7 +129,8 @@ def _totals(data: Any) -> Totals:
 
 def _passes(data: Any) -> Passes:
     counts = {"in_hindsight": records.whole, "by_the_laws": records.whole}
-    found: Passes = records.make(Passes, data, {"nodes": records.maybe(records.whole), **counts})
+    seconds = dict.fromkeys(("seconds", "by_the_laws_seconds"), records.maybe(records.amount))
+    found: Passes = records.make(Passes, data, {"nodes": records.maybe(records.whole), **counts, **seconds})
     return found
 
 
@@ -184,17 +196,21 @@ class Work:
             self._methods[unit.folder, spec] = method
         methods = [self._methods[unit.folder, spec] for spec in unit.methods]
         timed = unit.texts if self.time_all else to_be_timed(unit.texts)
-        tried = tried_on(Replay(trace, self.costs), methods, [trace.text(*text) for text in unit.texts], timed)
+        replay, texts = Replay(trace, self.costs), [trace.text(*text) for text in unit.texts]
+        tried = with_fewest(replay, methods, texts, tried_on(replay, methods, texts, timed))
         by_method = zip(methods, zip(*tried, strict=True), strict=True)
         found = [_with_passes(method, each) for method, each in by_method]
         return [list(of_text) for of_text in zip(*found, strict=True)]
 
 
-def _with_passes(method: Method, each: Sequence[tuple[Totals, Along]]) -> list[tuple[Totals, Passes]]:
+def _with_passes(method: Method, each: Sequence[tuple[Totals, Along, Fewest | None]]) -> list[tuple[Totals, Passes]]:
     """What came of a method, text by text, and with the best trees of as many nodes as it may have."""
     nodes = 1 if method.policy is None else method.policy.budget
-    passes = [Passes(nodes, along.in_hindsight(nodes), along.by_the_laws(nodes)) for _, along in each]
-    return list(zip(with_own_time([own for own, _ in each]), passes, strict=True))
+    passes = [
+        Passes(nodes, along.in_hindsight(nodes), along.by_the_laws(nodes), *(attrs.astuple(fewest) if fewest else ()))
+        for _, along, fewest in each
+    ]
+    return list(zip(with_own_time([own for own, *_ in each]), passes, strict=True))
 
 
 class Sweep:
@@ -289,7 +305,10 @@ class Sweep:
         return [known[key] for key in self.keys]
 
     def _suffices(self, line: Line) -> bool:
-        return not (self._work.time_all and self._work.costs) or line.totals.timed_texts == 1
+        if not self._work.costs:
+            return True
+        priced = line.oracle.by_the_laws_seconds is not None  # an earlier version has kept none
+        return priced and (not self._work.time_all or line.totals.timed_texts == 1)
 
     def _units(self, done: set[tuple[Any, ...]]) -> Iterator[Unit]:
         for trace in self.traces:
@@ -386,6 +405,8 @@ class Summary:
         totals: of all texts.
         in_hindsight: tokens per target pass with the best trees of as many nodes as the policy's budget.
         by_the_laws: the same with the nodes that are likeliest by the drafter's laws.
+        tokens_per_second: in hindsight, with as many nodes as pay; see `BestTrees`. None where no costs are known.
+        by_the_laws_tokens_per_second: likewise, by the drafter's laws.
     """
 
     trace: str
@@ -395,6 +416,8 @@ class Summary:
     totals: Totals
     in_hindsight: float
     by_the_laws: float
+    tokens_per_second: float | None = None
+    by_the_laws_tokens_per_second: float | None = None
 
     @property
     def share(self) -> float | None:
@@ -404,6 +427,7 @@ class Summary:
 
     def as_dict(self) -> dict[str, Any]:
         """It as plain data, as `talon trace sweep --json` prints it."""
+        speeds = {name: getattr(self, name) for name in ("tokens_per_second", "by_the_laws_tokens_per_second")}
         return {
             "trace": self.trace,
             "method": self.method,
@@ -411,7 +435,12 @@ class Summary:
             "texts": self.texts,
             "mean_accepted_tokens": self.totals.mean_accepted_tokens,
             **self.totals.as_dict(),
-            "oracle": {"in_hindsight": self.in_hindsight, "by_the_laws": self.by_the_laws, "share": self.share},
+            "oracle": {
+                "in_hindsight": self.in_hindsight,
+                "by_the_laws": self.by_the_laws,
+                "share": self.share,
+                **{name: speed for name, speed in speeds.items() if speed is not None},
+            },
         }
 
 
@@ -425,6 +454,10 @@ def summaries(lines: Sequence[Line]) -> list[Summary]:
     found = []
     for (trace, method, name), own in groups.items():
         totals = Totals.all_of(line.totals for line in own)
-        best = [sum(getattr(line.oracle, which) for line in own) for which in ("in_hindsight", "by_the_laws")]
-        found.append(Summary(trace, method, name, len(own), totals, *(totals.new_tokens / passes for passes in best)))
+        best = [
+            sum_of_known([getattr(line.oracle, which) for line in own])
+            for which in ("in_hindsight", "by_the_laws", "seconds", "by_the_laws_seconds")
+        ]
+        speeds: list[Any] = [totals.new_tokens / each if each else None for each in best]
+        found.append(Summary(trace, method, name, len(own), totals, *speeds))
     return found

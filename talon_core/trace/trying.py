@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 
 import attrs
+import numpy as np
 
 from talon_core.drafter import DrafterSpec
 from talon_core.policy import TreePolicy
@@ -10,6 +11,7 @@ from talon_core.trace.along import Along
 from talon_core.trace.answers import ASKED, Answers, of_one_width
 from talon_core.trace.asking import along_of, superset_of
 from talon_core.trace.columns import TextTrace
+from talon_core.trace.oracle import along_rows
 from talon_core.trace.replay import Method, Replay, Replayed, Totals
 from talon_core.trace.several import SeveralTexts
 from talon_core.trace.together import together
@@ -153,8 +155,15 @@ class Trying:
         """
         known = self._rows(drafter).texts.get(place)
         if known is not None and (drafter is None or deepest <= ASKED.depth):
-            assert known.along is not None
-            return known.along
+            return self._offers(known)
         assert drafter is not None
         trace = self._replay.trace
         return along_of(drafter, self._texts[place], trace, superset_of(trace, deepest))
+
+    def _offers(self, text: TextTrace) -> Along:
+        """How what was recorded lies along a text; where costs are known, with what an earlier version has left out."""
+        assert text.along is not None
+        if self._replay.costs is None or text.along.shallow is not None:
+            return text.along
+        text.recorded.check_sums(np.arange(len(text.recorded.above)))
+        return along_rows(text.recorded, text.ids[text.prompt_tokens :].tolist())

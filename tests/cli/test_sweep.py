@@ -16,6 +16,7 @@ import pytest
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
+from talon_core.cli import output
 from talon_core.plugins.parts import built
 from talon_core.plugins.registry import load_registry
 from talon_core.policy import Growth, TreePolicy
@@ -190,12 +191,41 @@ def test_ctrl_c_leaves_what_was_worked_out(swept: Any, tmp_path: Path, monkeypat
     assert len(lines(tmp_path / "out")) == 4
 
 
+def test_a_table_of_many_columns_has_no_space_around_them(swept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "chain", "--profile", "h100-llama-3.1-8b", "--other-machine"
+    roomy = swept(*told).out
+    monkeypatch.setattr(output, "WIDTH", 75)
+    crammed = swept(*told).out
+    assert "│ chain " in roomy
+    assert "│chain " in crammed
+    assert crammed.count("│") == roomy.count("│") == 9  # lines between columns, and at both ends
+
+
+def test_with_a_profile_the_oracle_is_that_of_a_replay(swept: Any, talon: Any, tmp_path: Path) -> None:
+    told = "--profile", "h100-llama-3.1-8b", "--other-machine", "--json"
+    rows = {(row["method"], row["set"]): row["oracle"] for row in swept("chain", "ngram/chain", *told).answer["rows"]}
+    replayed = talon("trace", "replay", str(SHIPPED), "chain", "ngram/chain", *told, "--jobs", "1").answer
+    for one in replayed["methods"]:
+        for name in ("tokens_per_second", "by_the_laws_tokens_per_second"):
+            assert rows[one["method"], None][name] == pytest.approx(one["oracle"][name], rel=1e-12)
+            assert rows[one["method"], "prompts"][name] == rows[one["method"], None][name]
+    before, results = lines(tmp_path / "out"), tmp_path / "out" / RESULTS
+    older = [json.loads(line) for line in before]
+    for line in older:  # as a version has kept it that knew of no seconds of the oracle
+        del line["oracle"]["seconds"], line["oracle"]["by_the_laws_seconds"]
+    results.write_text("".join(json.dumps(line) + "\n" for line in older))
+    again = {(row["method"], row["set"]): row["oracle"] for row in swept("chain", "ngram/chain", *told).answer["rows"]}
+    assert again == rows
+    assert len(lines(tmp_path / "out")) == 2 * len(before)
+
+
 def test_with_a_profile_speed_is_predicted(swept: Any) -> None:
     ran = swept("chain", "none", "--profile", "h100-llama-3.1-8b", "--other-machine", "--json")
     assert ran.status == 0, ran.err
     assert all(row["predicted_tokens_per_second"] > 0 for row in ran.answer["rows"])
     assert {row["timed_texts"] for row in ran.answer["rows"]} == {row["texts"] for row in ran.answer["rows"]}
-    assert "timed" in swept("chain", "none", "--profile", "h100-llama-3.1-8b", "--other-machine").out
+    shown = swept("chain", "none", "--profile", "h100-llama-3.1-8b", "--other-machine").out
+    assert all(name in shown for name in ("timed", "best by laws", " best "))
     assert all("predicted_seconds" not in row for row in swept("chain", "none", "--json").answer["rows"])
     assert "is of another" in swept("chain", "--profile", "h100-llama-3.1-8b").refusal
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from talon_core.basics import paths
+from talon_core.cli import output
+from talon_core.testing.benchmarks import SHIPPED
 from talon_core.trace import record as recording
 from talon_core.trace.folder import LOCK
 
@@ -182,6 +184,21 @@ def test_who_asked_for_prices_that_nobody_gave_is_told(record: Any, talon: Any, 
     ran = talon("trace", "replay", str(tmp_path / "out"), "talon-cost", "talon:budget=8", "none", "caddtree", "--json")
     assert "what is assumed is followed by talon-cost, caddtree; talon trace replay --profile tells" in ran.err
     assert "assumed" not in talon("trace", "replay", str(tmp_path / "out"), "talon:budget=8", "none", "--json").err
+
+
+@pytest.mark.parametrize(("width", "priced"), [(120, False), (120, True), (80, False), (80, True)])
+def test_a_table_shows_all_of_its_columns(
+    talon: Any, monkeypatch: pytest.MonkeyPatch, width: int, priced: bool
+) -> None:
+    monkeypatch.setattr(output, "WIDTH", width)
+    profile = ("--profile", "h100-llama-3.1-8b", "--other-machine") if priced else ()
+    method = "talon:budget=48,mu=0.03/match"
+    shown = talon("trace", "replay", str(SHIPPED), method, "--jobs", "1", *profile).out.splitlines()
+    rows = [line for line in shown if line.startswith("│")]
+    of_all = 11 if priced and width == 80 else 13 if priced else 9  # lines between columns, and at both ends
+    assert [row.count("│") for row in rows] == [of_all] * len(rows)
+    assert max(map(len, shown)) <= width
+    assert ("timed" in "".join(shown)) == priced
 
 
 def test_an_unfinished_trace_is_tried_as_far_as_it_goes(

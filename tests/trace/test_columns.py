@@ -31,8 +31,8 @@ def test_columns_lie_in_the_file_and_not_in_the_memory(tiny: Any, recorded: Call
     for text in recorded(tiny, **SMALL):
         assert text.rows is not None
         assert text.along is not None
-        columns = [*attrs.asdict(text.rows, recurse=False).values(), text.along.ranks, text.along.reach]
-        assert len(columns) == len([*COLUMNS, "sums", "ranks", "reach"])
+        columns = [*attrs.asdict(text.rows, recurse=False).values(), *attrs.astuple(text.along, recurse=False)]
+        assert len(columns) == len([*COLUMNS, "sums", "ranks", "reach", "shallow"])
         for column in columns:
             held: Any = column
             while isinstance(held, np.ndarray):

@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import islice, product
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -22,7 +23,7 @@ from talon_core.trace.asking import along_of, rows_of, superset_of
 from talon_core.trace.columns import NO_ROW, Rows, TextTrace
 from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.methods import parse_method
-from talon_core.trace.oracle import along_rows, best_trees, fastest
+from talon_core.trace.oracle import along_rows, best_trees, fastest, fastest_by_the_laws
 from talon_core.trace.replay import Method, Replay, Totals
 from talon_core.trace.run import replayed
 from talon_strategies import Match
@@ -243,6 +244,106 @@ def test_no_policy_is_faster_than_the_oracle_which_is_the_best_choice_of_chains(
     assert "tokens_per_second" not in {**free["oracle"], **free["methods"][0]["oracle"]}
 
 
+def offered(rows: Rows, position: int, layers: int) -> list[tuple[tuple[int, ...], float]]:
+    """All paths of so many layers that are offered at a position, the likeliest first, with their log-probabilities."""
+    found: list[tuple[tuple[int, ...], float]] = []
+    first, end = rows.starts[position : position + 2].tolist()
+    above: dict[int, tuple[tuple[int, ...], float]] = {}
+    for row in range(first, end):
+        path, score = (), 0.0
+        if rows.above[row] != NO_ROW:
+            path = (*above[int(rows.above[row])][0], int(rows.nodes[row]))
+            score = dict(found)[path]
+        above[row] = path, score
+        tokens, logp = rows.offered([row], rows.width)
+        found += [
+            ((*path, token), score + own)
+            for token, own in zip(tokens[0].tolist(), logp[0].tolist(), strict=True)
+            if token >= 0
+        ]
+    return sorted(((path, score) for path, score in found if len(path) <= layers), key=lambda each: -each[1])
+
+
+def quickest_by_the_laws(text: TextTrace, costs: Costs, layer: float, most: int) -> float:
+    """Seconds of the best choice of trees by the laws, of which each is made: all sizes and depths are tried."""
+    assert text.rows is not None
+    new = text.ids[text.prompt_tokens :].tolist()
+    left = [0.0] * (len(new) + 1)
+    for position in reversed(range(len(new))):
+        coming, ways = new[position:-1], []
+        for layers in range(most + 1):
+            paths = [path for path, _ in offered(text.rows, position, layers)]
+            on_text = [place for place, path in enumerate(paths, 2) if list(path) == coming[: len(path)]]
+            for nodes in range(1, 2 + len(paths)):
+                tokens = 1 + bisect_left(on_text, nodes + 1)
+                parts = costs.verify(nodes, text.prompt_tokens + position), costs.accept(nodes), costs.commit(tokens)
+                seconds = sum(part for part in parts if part is not None)
+                ways.append(seconds + layers * layer + left[position + tokens])
+        left[position] = min(ways)
+    return left[0] + (costs.read(text.prompt_tokens) or 0.0)
+
+
+class ByTheNode(Falling):
+    """A node takes so long, a pass ten seconds more."""
+
+    def __init__(self, node: float) -> None:
+        self._node = node
+
+    def verify(self, nodes: int, context: int, batch: int = 1) -> float:
+        return 10.0 + self._node * nodes
+
+
+@pytest.mark.parametrize(("node", "layer"), [(0.0, 1.0), (0.05, 0.5), (0.2, 0.1), (0.5, 0.0), (3.0, 0.1)])
+def test_no_choice_of_trees_by_the_laws_is_faster_than_the_fastest(
+    small: Any, recorded: Callable[..., Trace], node: float, layer: float
+) -> None:
+    texts = [*recorded(small, max_new_tokens=6, width=5, nodes=9, depth=3)]
+    alongs, prompts = [text.along for text in texts if text.along], [text.prompt_tokens for text in texts]
+    costs = ByTheNode(node)
+    expected = [quickest_by_the_laws(text, costs, layer, 3) for text in texts]
+    assert fastest_by_the_laws(alongs, prompts, costs, layer) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("node", [0.01, 0.1, 0.5])
+def test_trees_of_one_size_by_the_laws_are_no_faster_than_those_of_the_best_sizes(
+    small: Any, recorded: Callable[..., Trace], node: float
+) -> None:
+    trace = recorded(small, max_new_tokens=8, width=11, nodes=121, depth=3, least=0.0, laws=True)
+    methods = [Method(f"likeliest-{nodes}", Likeliest(nodes), Match()) for nodes in (1, 2, 3, 5, 9, 20, 100)]
+    answer = replayed(trace, methods, jobs=1, costs=ByTheNode(node), timed=False)
+    best = answer.oracle.by_the_laws_tokens_per_second
+    speeds = [one.totals.predicted_tokens_per_second for one in answer.tried]
+    assert best is not None
+    assert answer.oracle.tokens_per_second is not None
+    assert all(speed is not None and speed <= best for speed in speeds)
+    assert best < answer.oracle.tokens_per_second
+    told = answer.as_dict()
+    assert told["oracle"]["by_the_laws_tokens_per_second"] == best
+    assert {one["oracle"]["by_the_laws_tokens_per_second"] for one in told["methods"]} == {best}
+    assert "by_the_laws_tokens_per_second" not in replayed(trace, methods[:1], jobs=1).as_dict()["oracle"]
+
+
+def test_a_trace_without_the_ranks_among_shallow_nodes_has_the_same_oracle(
+    tiny: Any, recorded: Callable[..., Trace], tmp_path: Path
+) -> None:
+    trace = recorded(tiny)
+    older = Trace(tmp_path, trace.manifest)
+    for text in trace:
+        assert text.along is not None
+        assert text.along.shallow is not None
+        older.save(attrs.evolve(text, along=attrs.evolve(text.along, shallow=None)))
+    assert all(text.along is not None and text.along.shallow is None for text in older)
+    method = parse_method("talon", trace, load_registry())
+    old, new = (replayed(each, [method], jobs=1, costs=Falling(), timed=False) for each in (older, trace))
+    assert old.tried == new.tried
+    assert replayed(older, [method], jobs=1).tried == replayed(trace, [method], jobs=1).tried
+    (file,) = (older.file(*text) for text in older.texts()[:1])
+    likely = next(iter(older)).recorded.logp[-1:].tobytes()
+    file.write_bytes(file.read_bytes().replace(likely, next(iter(older)).recorded.logp[-2:-1].tobytes()))
+    with pytest.raises(ValueError, match="a row of the trace is not what was recorded"):
+        replayed(older, [method], jobs=1, costs=Falling())
+
+
 def test_ranks_count_what_is_likelier(small: Any, recorded: Callable[..., Trace]) -> None:
     trace = recorded(small, max_new_tokens=8, width=11, nodes=121, depth=3, least=0.0, laws=True)
     text = next(iter(trace))
@@ -265,6 +366,11 @@ def test_ranks_count_what_is_likelier(small: Any, recorded: Callable[..., Trace]
                     row_of[path] = found
     own = [scores[tuple(new[:depth])] for depth in range(1, 4)]
     assert listed(text)[0] == tuple(sum(score > mine for score in scores.values()) for mine in own)  # no ties here
+    assert text.along.shallow is not None
+    shallow = [
+        sum(score > mine for path, score in scores.items() if len(path) <= depth) for depth, mine in enumerate(own, 1)
+    ]
+    assert text.along.shallow[:3].tolist() == shallow
 
 
 def test_of_equals_only_as_many_are_taken_as_there_is_room_for() -> None:
@@ -293,5 +399,8 @@ def test_a_drafter_of_texts_is_asked_no_more_than_the_ranks_need(drafter: str, d
         expected = along_rows(rows, text.ids[text.prompt_tokens :].tolist())
         assert along.ranks.tolist() == expected.ranks.tolist()
         assert along.reach.tolist() == expected.reach.tolist()
+        assert along.shallow is not None
+        assert expected.shallow is not None
+        assert along.shallow.tolist() == expected.shallow.tolist()
         found += len(along.ranks)
     assert found > 4

@@ -206,6 +206,14 @@ def with_ranks_below_0(columns: Any) -> None:
     columns["ranks"][0] = -1
 
 
+def with_shallow_ranks_above_the_others(columns: Any) -> None:
+    columns["shallow"][0] = columns["ranks"][0] + 1
+
+
+def with_fewer_shallow_ranks(columns: Any) -> None:
+    columns["shallow"] = columns["shallow"][1:]
+
+
 def with_a_row_below_no_row(columns: Any) -> None:
     columns["above"][1] = -7
 
@@ -260,6 +268,8 @@ def test_numbers_that_were_changed_are_told_when_they_are_looked_at(
         (with_reach_in_parts, "its ranks or its rows are no whole numbers"),
         (with_reach_in_columns, "its ranks are not those of "),
         (with_ranks_below_0, "its ranks and their counts differ"),
+        (with_shallow_ranks_above_the_others, "a rank among nodes that are no deeper is none"),
+        (with_fewer_shallow_ranks, "its ranks among nodes that are no deeper are not those of its ranks"),
         (with_a_row_below_no_row, "rows do not stand in the order of those above them"),
     ],
 )
