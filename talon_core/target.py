@@ -142,6 +142,11 @@ class Target(ABC):
     """Why `context_length` is less than the model's configuration says, as a clause; None if it is not."""
 
     @property
+    def tokenizer_sha256(self) -> str | None:
+        """The hash of all tokens with their ids, see `talon_core.retrieval.tokenizer_hash`; None if not known."""
+        return None
+
+    @property
     def most_rows(self) -> int | None:
         """Rows, as `rows` counts them, for which the memory that it runs in would do if there were nothing else.
 

@@ -11,16 +11,22 @@ if TYPE_CHECKING:
 
 
 class TextTarget(Target):
-    """A target of which nothing is known but the size of its vocabulary. It cannot be asked anything.
+    """A target of which nothing is known but its vocabulary. It cannot be asked anything.
 
     Args:
         vocab_size: likewise.
+        tokenizer_sha256: likewise.
     """
 
     context_length = None
 
-    def __init__(self, vocab_size: int) -> None:
+    def __init__(self, vocab_size: int, tokenizer_sha256: str | None = None) -> None:
         self.vocab_size = vocab_size
+        self._tokenizer_sha256 = tokenizer_sha256
+
+    @property
+    def tokenizer_sha256(self) -> str | None:
+        return self._tokenizer_sha256
 
     def _refused(self) -> RuntimeError:
         return RuntimeError("there is no model here; a drafter with reads_texts = True must not ask the target")

@@ -6,7 +6,7 @@ the drafter `datastore` uses them, and so may any other. Importing this package 
 """
 
 from talon_core.retrieval.corpus import Corpus, Piece, find_corpus, tokenised
-from talon_core.retrieval.index import IndexedVocabulary, IndexManifest, TokenIndex, vocabulary_of
+from talon_core.retrieval.index import IndexedVocabulary, IndexManifest, TokenIndex, tokenizer_hash, vocabulary_of
 from talon_core.retrieval.writing import write_index
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "TokenIndex",
     "find_corpus",
     "tokenised",
+    "tokenizer_hash",
     "vocabulary_of",
     "write_index",
 ]

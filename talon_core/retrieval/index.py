@@ -54,9 +54,13 @@ class IndexedVocabulary:
 
 def vocabulary_of(tokenizer: Any, model: str) -> IndexedVocabulary:
     """The vocabulary of a transformers tokenizer; two with the same tokens and ids have the same hash."""
-    ids = tokenizer.get_vocab()
-    text = json.dumps(sorted(ids.items()), ensure_ascii=True)
-    return IndexedVocabulary(model, max(ids.values()) + 1, hashlib.sha256(text.encode()).hexdigest())
+    return IndexedVocabulary(model, max(tokenizer.get_vocab().values()) + 1, tokenizer_hash(tokenizer))
+
+
+def tokenizer_hash(tokenizer: Any) -> str:
+    """The hash of all tokens of a transformers tokenizer with their ids."""
+    text = json.dumps(sorted(tokenizer.get_vocab().items()), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @attrs.frozen

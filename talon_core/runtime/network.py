@@ -4,6 +4,7 @@ from abc import abstractmethod
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from talon_core.retrieval.index import tokenizer_hash
 from talon_core.target import Target
 
 if TYPE_CHECKING:
@@ -31,6 +32,11 @@ class NetworkTarget(Target):
     accelerator: "Accelerator | None"
     tokenizer: Any
     states: tuple[int, ...]
+
+    @property
+    def tokenizer_sha256(self) -> str | None:
+        """Of `tokenizer`; None without one, and of one that does not tell its tokens."""
+        return None if getattr(self.tokenizer, "get_vocab", None) is None else tokenizer_hash(self.tokenizer)
 
     @abstractmethod
     def executor(self) -> "Executor":

@@ -16,7 +16,6 @@ import numpy as np
 from talon_core.basics.paths import cache_folder, write_whole_parts
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.checked_drafter import checked_depth, checked_hash, opened
-from talon_core.engine.text_target import TextTarget
 from talon_core.plugins.specs import spelled
 from talon_core.trace.asking import whole_rows_of
 from talon_core.trace.code import code_is_known, code_of, package_code
@@ -61,7 +60,7 @@ class Answers:
     @cached_property
     def max_depth(self) -> int | None:
         """The deepest node that the drafter drafts; None where it knows no limit."""
-        return checked_depth(self.spec, opened(self.spec, TextTarget(self.trace["target"]["vocab_size"])))
+        return checked_depth(self.spec, opened(self.spec, self.trace.target))
 
     def of(self, text: TextTrace) -> TextTrace | None:
         """A text with the drafter's rows; None where it knows more candidates of a node than are asked for.

@@ -14,7 +14,6 @@ from talon_core.drawn import Drawn
 from talon_core.engine.checked_drafter import checked_depth, opened
 from talon_core.engine.drafting import DraftLimits, draft_tree
 from talon_core.engine.offers import Offers
-from talon_core.engine.text_target import TextTarget
 from talon_core.policy import TreePolicy
 from talon_core.trace.along import Along
 from talon_core.trace.columns import Rows, TextTrace
@@ -95,7 +94,7 @@ class _Asking:
         self._text, self._superset = text, attrs.evolve(superset, ahead=self.ahead)
         self._limit = trace.limit(text)
         self._vocab_size, self._eos = int(target["vocab_size"]), frozenset(target["eos"])
-        self._drafter = opened(spec, TextTarget(self._vocab_size))
+        self._drafter = opened(spec, trace.target)
         self._most = checked_depth(spec, self._drafter)
         self._root, self._left = 0, 0
 

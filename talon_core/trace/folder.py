@@ -10,6 +10,7 @@ import attrs
 
 from talon_core.basics import records
 from talon_core.basics.paths import small_text, write_whole, write_whole_parts
+from talon_core.engine.text_target import TextTarget
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.kept_laws import KeptLaws
 
@@ -68,6 +69,12 @@ class Trace:
     def __getitem__(self, part: str) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self.manifest[part]
         return found
+
+    @property
+    def target(self) -> TextTarget:
+        """What stands for the recorded target where a drafter of texts is opened."""
+        told = self["environment"].get("tokenizer_sha256")  # traces of earlier versions do not say it
+        return TextTarget(int(self["target"]["vocab_size"]), None if told is None else str(told))
 
     def file(self, set_name: str, prompt: int) -> Path:
         """Where a text is, or is to be."""

@@ -17,7 +17,7 @@ from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.defaults import EXACT_RULE
 from talon_core.drafter import Drafter, DrafterSpec
-from talon_core.engine.checked_drafter import told_hash
+from talon_core.engine.checked_drafter import opened, told_hash
 from talon_core.engine.checked_policy import MOST_NODES
 from talon_core.plugins.parts import Parts, resolve
 from talon_core.plugins.registry import Registry, load_registry
@@ -143,6 +143,8 @@ class Recorder:
         self._ahead, self._notebook = Ahead(), Notebook()
         self._decoder = None if drafter.reads_texts else self._recording(drafter)
         self._plain = self._without_drafting()
+        if drafter.reads_texts:
+            opened(drafter, self._plain.target)  # which refuses one that does not fit
         self._ids = {(each.name, prompt): self._encoded(each, prompt) for each, prompt in self._prompts()}
 
     def _prompts(self) -> Iterator[tuple[PromptSet, int]]:
@@ -179,6 +181,7 @@ class Recorder:
             drafter = self._decoder.drafter
         request = self._plain.frontend.request(next(iter(self._ids.values())), self.wanted.options(0))
         environment = describe_environment(self._model, self._tokenizer, target)
+        environment["tokenizer_sha256"] = target.tokenizer_sha256
         return {
             "settings": self.wanted.settings(),
             "environment": environment,

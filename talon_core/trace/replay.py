@@ -14,7 +14,6 @@ from talon_core.engine.checked_drafter import checked_depth, opened
 from talon_core.engine.checked_policy import begun, teller
 from talon_core.engine.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.engine.plain import NoDrafter, RootAlone
-from talon_core.engine.text_target import TextTarget
 from talon_core.engine.walking import walked
 from talon_core.errors import PluginError, is_whole
 from talon_core.laws import Laws, check_node
@@ -187,7 +186,7 @@ class Replay:
         self.timed = timed
         self.now = now
         self.temperature = float(trace["settings"]["temperature"])
-        self._target = TextTarget(trace["target"]["vocab_size"])
+        self._target = trace.target
         self._unknown = UnknownCosts()
 
     @property
@@ -200,9 +199,16 @@ class Replay:
 
         Raises:
             ValueError: if its rule is lossy, or tests probabilities of the target that were not recorded, or its policy
-                draws from whole laws of the drafter that were not, or chooses among several drafters.
+                draws from whole laws of the drafter that were not, or chooses among several drafters, or if its drafter
+                does not fit the recorded target.
+            PluginError: if its drafter breaks its contract; the message names it.
         """
         rule, policy = method.rule, method.policy
+        if method.drafter is not None:
+            try:
+                opened(method.drafter, self._target)
+            except ValueError as error:
+                raise ValueError(f"method '{method.name}': {error}") from error
         if policy is not None:
             check_sources(policy, (), "a trace has what all of its drafter have said together")
         if rule.lossy:

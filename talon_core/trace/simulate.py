@@ -13,7 +13,6 @@ from talon_core.engine.ahead.worker import InLine
 from talon_core.engine.checked_drafter import opened
 from talon_core.engine.engine import Engine
 from talon_core.engine.plain import NoDrafter
-from talon_core.engine.text_target import TextTarget
 from talon_core.request import Request
 from talon_core.rounds import Round, Span, Stats
 from talon_core.sampling import temperature_sampling
@@ -92,7 +91,7 @@ def check_schedule(replay: Replay, method: Method, schedule: Schedule | None = N
         )
     if schedule is None or method.policy is None:
         return
-    told, target = replay.trace["drafter"], TextTarget(int(replay.trace["target"]["vocab_size"]))
+    told, target = replay.trace["drafter"], replay.trace.target
     drafter = _OfDepth(told["max_depth"]) if method.drafter is None else opened(method.drafter, target)
     goes_ahead(drafter, method.drafter or Recorded(told["name"]), schedule, InLine, target)
 
@@ -190,7 +189,7 @@ def _drafter(trace: Trace, method: Method, text: TextTrace) -> Drafter:
     if method.policy is None:
         return NoDrafter()
     if method.drafter is not None:
-        return opened(method.drafter, TextTarget(int(trace["target"]["vocab_size"])))
+        return opened(method.drafter, trace.target)
     takes_paths = method.recorded is not None and method.recorded.takes_paths
     return TraceDrafter(text, trace["drafter"]["max_depth"], takes_paths)
 

@@ -196,7 +196,7 @@ def test_an_index_of_another_tokenizer_is_refused(tmp_path, monkeypatch):
         target.model = Named(name)
         Datastore(path).open(target)
     target.model = Named("other")
-    with pytest.raises(ValueError, match=r"was made with the tokenizer of 'some', and 'other' has another one: build"):
+    with pytest.raises(ValueError, match="with the tokenizer of 'some', and the target has another one: build"):
         Datastore(path).open(target)
 
 

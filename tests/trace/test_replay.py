@@ -21,7 +21,7 @@ from talon_core.drafter import Frontier
 from talon_core.plugins.parts import Parts
 from talon_core.plugins.registry import load_registry
 from talon_core.policy import Growth
-from talon_core.retrieval import IndexedVocabulary, Piece, write_index
+from talon_core.retrieval import IndexedVocabulary, Piece, vocabulary_of, write_index
 from talon_core.rounds import Round
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.drafter import TraceDrafter
@@ -195,7 +195,7 @@ def test_drafters_that_look_up_are_asked_again_where_their_files_are(
 ) -> None:
     ngram = recorded(tiny, "ngram")
     texts = [Piece(text.ids) for text in ngram]
-    write_index(tmp_path / "index", texts[:2], IndexedVocabulary("tiny", 97, ""))
+    write_index(tmp_path / "index", texts[:2], vocabulary_of(tiny[1], "tiny"))
     for drafter in ("pld", f"datastore:path={tmp_path / 'index'}"):
         trace = recorded(tiny, drafter)
         found = [replayed(trace, text, "talon") for text in trace]
@@ -206,7 +206,7 @@ def test_drafters_that_look_up_are_asked_again_where_their_files_are(
 def test_files_that_were_changed_since_are_not_taken_for_those_of_the_trace(
     tiny: Any, recorded: Callable[..., Trace], tmp_path: Path
 ) -> None:
-    texts, vocabulary = [Piece(text.ids) for text in recorded(tiny, "ngram")], IndexedVocabulary("tiny", 97, "")
+    texts, vocabulary = [Piece(text.ids) for text in recorded(tiny, "ngram")], vocabulary_of(tiny[1], "tiny")
     drafter = f"datastore:path={tmp_path / 'index'}"
     write_index(tmp_path / "index", texts[:1], vocabulary)
     trace = recorded(tiny, drafter)
@@ -221,6 +221,28 @@ def test_files_that_were_changed_since_are_not_taken_for_those_of_the_trace(
     assert [
         replayed(trace, text, f"{drafter} / talon") for text in trace
     ] != before  # what is named is what is there now
+
+
+def test_files_of_another_vocabulary_are_refused_as_while_one_decodes(
+    tiny: Any, shared_target: Any, recorded: Callable[..., Trace], recorder: Callable[..., Any], tmp_path: Path
+) -> None:
+    trace = recorded(tiny, "ngram")
+    drafter = f"datastore:path={tmp_path / 'index'}"
+    write_index(tmp_path / "index", [Piece(text.ids) for text in trace], IndexedVocabulary("parrot", 97, "another"))
+    refused = r"the datastore '.*index' was made with the tokenizer of 'parrot', and the target has another one: build"
+    with pytest.raises(ValueError, match=refused):
+        shared_target(*tiny, Parts(drafter, "talon"))
+    with pytest.raises(ValueError, match=refused):
+        recorder(tiny, drafter)
+    for method in (f"{drafter} / talon", f"hybrid:of=ngram+datastore[path={tmp_path / 'index'}] / talon"):
+        made = parse_method(method, trace, load_registry())
+        with pytest.raises(ValueError, match=f"^method '{re.escape(method)}': {refused}"):
+            Replay(trace).check(made)
+        with pytest.raises(ValueError, match=f"^{refused}"):
+            Replay(trace).text(made, trace.text(*trace.texts()[0]))
+    told = {name: value for name, value in trace["environment"].items() if name != "tokenizer_sha256"}
+    earlier = Trace(trace.folder, {**trace.manifest, "environment": told})
+    assert all(replayed(earlier, text, f"{drafter} / talon")[0] for text in earlier)  # such a trace does not tell
 
 
 def test_layers_that_follow_the_text_are_replayed_and_a_window_beside_the_trees_is_refused(
@@ -290,7 +312,7 @@ def test_so_are_those_of_drafters_that_look_up_on_smollm(
     trace = recorded(smollm, "ngram", prompts=english, max_new_tokens=6, nodes=16, depth=6)  # the text is any drafter's
     (text,) = trace
     if drafter == "datastore":
-        vocabulary = IndexedVocabulary("smollm2-135m", trace["target"]["vocab_size"], "")
+        vocabulary = vocabulary_of(smollm[1], "smollm2-135m")
         write_index(tmp_path / "index", [Piece(text.ids)], vocabulary)
         drafter += f":path={tmp_path / 'index'}"
     expected = decoded(smollm, trace, text, DETERMINISTIC["talon"], shared_target, drafter=drafter)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from talon_core.drafter import Drafter
 from talon_core.models.loading import load_tokenizer
-from talon_core.retrieval.index import TokenIndex, vocabulary_of
+from talon_core.retrieval.index import TokenIndex, tokenizer_hash
 from talon_core.target import Target
 from talon_core.tree import IntArray
 from talon_drafters.datastore.options import Datastore
@@ -15,7 +15,7 @@ from talon_drafters.lookup import Lookup, LookupDrafter, Trie
 def open_datastore(options: Datastore, target: Target) -> Drafter:
     """The drafter with these options.
 
-    A target without a tokenizer that can be found, such as one that was made in memory, is asked for the size of its
+    A target that has no tokenizer, and none that can be found by its model's name, is asked for the size of its
     vocabulary alone.
 
     Raises:
@@ -46,15 +46,20 @@ def check_vocabulary(index: TokenIndex, target: Target) -> None:
         raise ValueError(
             f"{made}, which has {index.manifest.vocab_size} tokens; the target has {target.vocab_size}: {build}"
         )
+    found = target.tokenizer_sha256 or _hash_by_name(target)
+    if found is not None and found != index.manifest.tokenizer_sha256:
+        raise ValueError(f"{made}, and the target has another one: {build}")
+
+
+def _hash_by_name(target: Target) -> str | None:
+    """The hash of the tokenizer that lies where the target's model was loaded from; None where there is none."""
     name = getattr(getattr(target, "model", None), "name_or_path", "")
     if not name:
-        return
+        return None
     try:
-        tokenizer = load_tokenizer(name)
+        return tokenizer_hash(load_tokenizer(name))
     except ValueError:  # weights in a folder without one
-        return
-    if vocabulary_of(tokenizer, name).sha256 != index.manifest.tokenizer_sha256:
-        raise ValueError(f"{made}, and '{name}' has another one: {build}")
+        return None
 
 
 class Retrieval(Lookup):

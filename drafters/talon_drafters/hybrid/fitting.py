@@ -14,7 +14,6 @@ import numpy as np
 
 from talon_core.drafter import Committed, Frontier, Retriever
 from talon_core.engine.checked_drafter import opened
-from talon_core.engine.text_target import TextTarget
 from talon_core.errors import PluginError, one_line
 from talon_core.plugins.parts import built
 from talon_core.plugins.registry import load_registry
@@ -153,7 +152,7 @@ def told(trace: Trace, look_up: str) -> dict[str, Any]:
     spec = built(load_registry(), "drafter", look_up)
     if not spec.reads_texts:
         raise ValueError(f"--look-up is '{look_up}', which needs a model; give one that reads texts alone, as ngram")
-    retriever = opened(spec, TextTarget(trace["target"]["vocab_size"]))
+    retriever = opened(spec, trace.target)
     if not isinstance(retriever, Retriever):
         raise ValueError(  # noqa: TRY004 - the option is wrong
             f"--look-up is '{look_up}', which is no Retriever; give ngram, pld or datastore"
