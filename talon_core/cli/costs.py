@@ -1,4 +1,4 @@
-"""The costs that a command takes from a profile, if it is of this machine and of what was recorded."""
+"""The costs that a command takes from profiles, if these are of this machine and of what was recorded."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,26 @@ def costs_for(profile: str, traces: Sequence["Trace"], other_machine: bool) -> "
         differences = costs.differences(here, trace["target"]["weights_sha256"], trace["drafter"]["spec"])
         check_used(costs, differences, other_machine)
     return costs
+
+
+def check_drafter_costs(costs: "Profile", traces: Sequence["Trace"], other_machine: bool) -> None:
+    """Refuse the profile of a drafter's own machine if it is of another drafter or model than what was recorded.
+
+    Args:
+        costs: what the drafter takes there; the machine is meant to be another one.
+        traces: what it is used on.
+        other_machine: take it even so.
+
+    Raises:
+        ValueError: if it is of something else where that is not meant; the sentence names the differences.
+    """
+    from talon_core.profiles.store import check_used
+    from talon_core.trace.replay import weight_bits_of
+
+    for trace in traces:
+        bits = {"weight_bits": weight_bits_of(trace)}
+        differences = costs.differences(bits, trace["target"]["weights_sha256"], trace["drafter"]["spec"])
+        check_used(costs, differences, other_machine)
 
 
 def _machine() -> dict[str, Any]:

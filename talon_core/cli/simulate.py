@@ -7,7 +7,7 @@ import typer
 from rich.table import Column, Table
 
 from talon_core.cli import options as opts
-from talon_core.cli.costs import costs_for
+from talon_core.cli.costs import check_drafter_costs, costs_for
 from talon_core.cli.lanes import check_timeline, write_timeline
 from talon_core.cli.output import if_interrupted, note, print_json, stdout
 from talon_core.cli.progress import progress
@@ -90,6 +90,8 @@ def simulate(
     trace = read_trace(folder)
     here = costs_for(profile, [trace], other_machine)
     there = None if drafter_profile is None else find_profile(drafter_profile)
+    if there is not None:
+        check_drafter_costs(there, [trace], other_machine)
     machines = Machines(here, there, transfer, shared, drafter_shared)
     wanted = cases(parse_methods(methods, trace, registry), named, machines)
     with if_interrupted("nothing is written"), progress("simulating", "runs") as report:

@@ -13,7 +13,7 @@ from talon_core.basics.kept import is_file, is_name
 from talon_core.basics.numerals import counted
 from talon_core.basics.paths import check_file, check_folder
 from talon_core.cli import options as opts
-from talon_core.cli.costs import costs_for
+from talon_core.cli.costs import check_drafter_costs, costs_for
 from talon_core.cli.output import if_interrupted, note, print_json, wide_stdout
 from talon_core.cli.progress import progress
 from talon_core.defaults import NONE
@@ -125,6 +125,8 @@ def tune(
     traces = _traces(folders)
     costs = _costs(profile, traces, other_machine)
     if tried is not None:
+        if tried.drafter is not None:
+            check_drafter_costs(tried.drafter, traces, other_machine)
         tried.check(costs, traces, space.base, rule, registry)
     with _making(save, replace):
         with if_interrupted("nothing is saved"):

@@ -5,9 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from talon_core.profiles.profile import MACHINE, Profile, Table
+from talon_core.profiles.store import find_profile
+from talon_core.runtime.machine import describe_machine
+from talon_core.trace.folder import read_trace
+from talon_core.trace.replay import weight_bits_of
 
 SENTENCE = "hi-🙂é~\n"
 METHOD = "chain:length=3"
@@ -87,6 +92,33 @@ def test_a_drafter_on_a_machine_of_its_own_has_costs_of_its_own(talon: Any, fold
     assert told == [(METHOD, "sync", "there"), (METHOD, "cached", "there"), ("none", "sync", "here")]
     assert far[0]["stats"]["seconds"] > near[0]["stats"]["seconds"]
     assert near[0]["stats"]["verify_seconds"] == near[0]["stats"]["rounds"]
+
+
+def test_the_drafters_machine_may_be_another_but_its_profile_is_of_this_drafter_and_model(
+    talon: Any, folder: str, profile: Any, tmp_path: Path
+) -> None:
+    trace, made = read_trace(Path(folder)), find_profile(profile("here"))
+    spec, weights, own = trace["drafter"]["spec"], trace["target"]["weights_sha256"], describe_machine()
+    other = {**made.machine, "weight_bits": weight_bits_of(trace)}
+
+    def written(name: str, machine: dict[str, Any], drafter: str, of_weights: str) -> str:
+        model = {**made.model, "weights_sha256": of_weights}
+        said = attrs.evolve(made, name=name, machine=machine, model=model, drafter=drafter).as_dict()
+        (tmp_path / f"{name}.json").write_text(json.dumps(said), encoding="utf-8")
+        return str(tmp_path / f"{name}.json")
+
+    here = written("own", {**other, **{name: own[name] for name in MACHINE if name in own}}, spec, weights)
+    arguments = ("trace", "simulate", folder, METHOD, "--profile", here, "--drafter-profile")
+    assert talon(*arguments, written("far", other, spec, weights)).status == 0
+    for name, there in (
+        ("its drafter is medusa and not", ("medusa", weights)),
+        ("with other weights", (spec, "1" * 64)),
+    ):
+        wrong = written("wrong", other, *there)
+        refused = talon(*arguments, wrong, "--json").refusal
+        assert "the profile 'wrong' is of another machine, model or drafter: its " in refused
+        assert name in refused
+        assert talon(*arguments, wrong, "--other-machine").status == 0
 
 
 def test_a_shared_memory_slows_the_target_down(talon: Any, folder: str, profile: Any) -> None:

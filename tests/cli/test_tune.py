@@ -137,6 +137,15 @@ def test_what_schedules_asked_beyond_the_traces_is_told_and_kept(tune: Any, monk
     assert f"sync ({found.outside['sync']})" in ran.err
 
 
+def test_the_profile_of_the_drafters_machine_is_of_the_recorded_drafter(
+    tune: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("talon_core.cli.tune.costs_for", lambda *_: find_profile("h200-llama-3.1-8b"))
+    given = ("--profile", "mine", *SMALL, "--schedule", "pearl", "--drafter-profile", "h100-llama-3.1-8b")
+    refused = tune(*given).refusal
+    assert "the profile 'h100-llama-3.1-8b' is of another machine, model or drafter: its model is" in refused
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
