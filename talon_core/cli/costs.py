@@ -1,6 +1,6 @@
 """The costs that a command takes from profiles, if these are of this machine and of what was recorded."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,18 +20,12 @@ def costs_for(profile: str, traces: Sequence["Trace"], other_machine: bool) -> "
         LookupError: if there is none of that name.
         ValueError: if it is none, or of something else where that is not meant; the sentence names the differences.
     """
-    from talon_core.profiles.store import check_used, find_profile
+    from talon_core.profiles.store import find_profile
     from talon_core.trace.processes import apart
-    from talon_core.trace.replay import weight_bits_of
 
     costs = find_profile(profile)
-    if other_machine:
-        return costs
-    machine = apart(_machine)
-    for trace in traces:
-        here = {**machine, "weight_bits": weight_bits_of(trace)}
-        differences = costs.differences(here, trace["target"]["weights_sha256"], trace["drafter"]["spec"])
-        check_used(costs, differences, other_machine)
+    if not other_machine:
+        _check(costs, traces, apart(_machine))
     return costs
 
 
@@ -46,13 +40,19 @@ def check_drafter_costs(costs: "Profile", traces: Sequence["Trace"], other_machi
     Raises:
         ValueError: if it is of something else where that is not meant; the sentence names the differences.
     """
+    if not other_machine:
+        _check(costs, traces, {})
+
+
+def _check(costs: "Profile", traces: Sequence["Trace"], machine: Mapping[str, Any]) -> None:
+    """Refuse a profile of another machine, as far as one is given, or of another model or drafter than was recorded."""
     from talon_core.profiles.store import check_used
     from talon_core.trace.replay import weight_bits_of
 
     for trace in traces:
-        bits = {"weight_bits": weight_bits_of(trace)}
-        differences = costs.differences(bits, trace["target"]["weights_sha256"], trace["drafter"]["spec"])
-        check_used(costs, differences, other_machine)
+        here = {**machine, "weight_bits": weight_bits_of(trace)}
+        differences = costs.differences(here, trace["target"]["weights_sha256"], trace["drafter"]["spec"])
+        check_used(costs, differences, other_machine=False)
 
 
 def _machine() -> dict[str, Any]:

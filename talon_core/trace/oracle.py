@@ -173,7 +173,9 @@ def best_trees(texts: Sequence[Along], nodes: int | None = None, seconds: Fewest
     in_hindsight, by_the_laws = (new / count if new else 0.0 for count in passes)
     if seconds is None:
         return BestTrees(nodes, in_hindsight, by_the_laws)
-    return BestTrees(nodes, in_hindsight, by_the_laws, *(new / each for each in attrs.astuple(seconds) if each))
+    return BestTrees(
+        nodes, in_hindsight, by_the_laws, *(new / each if each else None for each in attrs.astuple(seconds))
+    )
 
 
 def along_rows(rows: Rows, tokens: Sequence[int]) -> Along:
