@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.table import Column, Table
 
 from talon_core.basics.numerals import counted
@@ -44,6 +45,7 @@ def sweep(
     profile: opts.Profile = None,
     other_machine: opts.OtherMachine = False,
     time_all: opts.TimeAll = False,
+    untimed: opts.Untimed = False,
     as_json: opts.Json = False,
 ) -> None:
     """Try many methods on many traces, in parallel, and keep what comes of each text.
@@ -55,7 +57,7 @@ def sweep(
     from talon_core.trace.processes import in_processes
     from talon_core.trace.sweep import Sweep, summaries
 
-    opts.check_time_all(time_all, profile)
+    opts.check_time_all(time_all, profile, untimed)
     count = opts.processes(jobs)
     check_folder(out, "--out")
     if jobs is not None and ray:
@@ -64,7 +66,7 @@ def sweep(
     if profile is not None:
         costs = costs_for(profile, [read_trace(folder) for folder in traces], other_machine)
         told = costs.fingerprint
-    wanted = Sweep(traces, methods, costs, told, time_all)
+    wanted = Sweep(traces, methods, costs, told, time_all, timed=not untimed)
     executor = on_ray() if ray else in_processes(count)
     with if_interrupted(GOES_ON.format(out)), progress("sweeping", "lines") as report:
         lines = wanted.run(out, executor, report)
@@ -88,37 +90,72 @@ def sweep(
 
 
 def _show(title: str, found: Sequence["Summary"]) -> None:
-    """A row for each method, a column for each set."""
+    """A row for each method, a column for each set; where these have no room, they are a table of their own."""
     sets = list(dict.fromkeys(one.set for one in found if one.set is not None))
-    method = Column("method", overflow="fold", min_width=16)
-    table = Table(method, title=title, title_justify="left", caption=CAPTION, caption_justify="left")
-    for name in ("MAT", *(sets if len(sets) > 1 else ()), "nodes", "oracle"):
-        table.add_column(name, justify="right")
+    console, own = wide_stdout(), sets if len(sets) > 1 else []
+    whole = _table(title, found, own)
+    if _fits(whole, console) or not own:
+        console.print(whole)
+        return
+    for part in (_of_sets(title, found, own), _table("all sets", found, [])):
+        _fits(part, console)
+        console.print(part)
+
+
+def _fits(table: Table, console: Console) -> bool:
+    """Whether a table has room without breaking words; its columns stand close where they have to."""
+    wide = console.options.update_width(1000)
+    if console.measure(table, options=wide).minimum > console.width:
+        table.padding = 0
+    return console.measure(table, options=wide).minimum <= console.width
+
+
+def _of_sets(title: str, found: Sequence["Summary"], sets: Sequence[str]) -> Table:
+    """MAT by method and set."""
+    table = Table(_method(), title=title, title_justify="left")
+    for name in sets:
+        table.add_column(name, justify="right", min_width=len(name))
+    for one in _of_all(found):
+        table.add_row(one.method, *_mats(found, one.method, sets))
+    return table
+
+
+def _table(title: str, found: Sequence["Summary"], sets: Sequence[str]) -> Table:
+    """What became of each method, with MAT by set."""
+    table = Table(_method(), title=title, title_justify="left", caption=CAPTION, caption_justify="left")
+    for name in ("MAT", *sets, "nodes", "oracle"):
+        table.add_column(name, justify="right", min_width=len(name))
     predicted = all(one.totals.predicted_seconds is not None for one in found)
     if predicted:
-        table.add_column("tokens/s", justify="right")
-        for name in ("best by laws", "best", "timed"):
-            table.add_column(name, justify="right")
+        for name in ("tokens/s", "best by laws", "best", "timed"):
+            table.add_column(name, justify="right", min_width=len(name))
         table.caption = f"{CAPTION}; {BEST}; timed: texts on which the policy's own time was taken"
-    by_name = {(one.method, one.set): one for one in found}
-    for one in found:
-        if one.set is not None:
-            continue
+    for one in _of_all(found):
         totals, own = one.totals, one.totals.predicted_tokens_per_second
-        of_sets = [f"{by_name[one.method, name].totals.mean_accepted_tokens:.3f}" for name in sets]
         table.add_row(
             one.method,
             f"{totals.mean_accepted_tokens:.3f}",
-            *(of_sets if len(sets) > 1 else ()),
+            *_mats(found, one.method, sets),
             f"{totals.nodes_verified / totals.target_passes:.1f}",
             "" if one.share is None else f"{100 * one.share:.0f} %",
             *([*map(_speed, (own, one.by_the_laws_tokens_per_second, one.tokens_per_second))] if predicted else []),
             *([str(totals.timed_texts)] if predicted else []),
         )
-    console = wide_stdout()
-    if console.measure(table, options=console.options.update_width(1000)).minimum > console.width:
-        table.padding = 0
-    console.print(table)
+    return table
+
+
+def _method() -> Column:
+    return Column("method", overflow="fold", min_width=16)
+
+
+def _of_all(found: Sequence["Summary"]) -> list["Summary"]:
+    """What became of each method on all sets."""
+    return [one for one in found if one.set is None]
+
+
+def _mats(found: Sequence["Summary"], method: str, sets: Sequence[str]) -> list[str]:
+    by_set = {one.set: one.totals.mean_accepted_tokens for one in found if one.method == method}
+    return [f"{by_set[name]:.3f}" for name in sets]
 
 
 def _speed(speed: float | None) -> str:

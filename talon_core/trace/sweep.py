@@ -171,18 +171,25 @@ class Work:
     Args:
         costs: what passes take; None if nobody wants to know.
         time_all: with costs, take the policies' own time on all texts of a unit and not on some.
+        timed: with costs, take the policies' own time at all.
         registry: where methods are looked up; what is installed by default. It stays in this process.
     """
 
-    def __init__(self, costs: Costs | None = None, time_all: bool = False, registry: Registry | None = None) -> None:
+    def __init__(
+        self,
+        costs: Costs | None = None,
+        time_all: bool = False,
+        timed: bool = True,
+        registry: Registry | None = None,
+    ) -> None:
         self.costs = costs
-        self.time_all = time_all
+        self.time_all, self.timed = time_all, timed
         self._registry = registry
         self._traces: dict[Path, Trace] = {}
         self._methods: dict[tuple[Path, str], Method] = {}
 
     def __reduce__(self) -> Any:
-        return Work, (self.costs, self.time_all)
+        return Work, (self.costs, self.time_all, self.timed)
 
     def __call__(self, unit: Unit) -> list[list[tuple[Totals, Passes]]]:
         """What came of the methods, text by text."""
@@ -196,7 +203,7 @@ class Work:
             self._methods[unit.folder, spec] = method
         methods = [self._methods[unit.folder, spec] for spec in unit.methods]
         timed = unit.texts if self.time_all else to_be_timed(unit.texts)
-        replay, texts = Replay(trace, self.costs), [trace.text(*text) for text in unit.texts]
+        replay, texts = Replay(trace, self.costs, self.timed), [trace.text(*text) for text in unit.texts]
         tried = with_fewest(replay, methods, texts, tried_on(replay, methods, texts, timed))
         by_method = zip(methods, zip(*tried, strict=True), strict=True)
         found = [_with_passes(method, each) for method, each in by_method]
@@ -222,6 +229,8 @@ class Sweep:
         costs: what passes take, on the machine that is asked about; None if nobody wants to know.
         profile: tells these costs from others.
         time_all: with costs, take the policies' own time on every text. A line that lacks it is worked out again.
+        timed: with costs, take the policies' own time at all; without it, it is by the costs, as in `Replay`. Lines
+            that differ in this are worked out again, too.
 
     Raises:
         ValueError: if a method is unknown, given twice or cannot be tried on one of the traces, or a trace is given
@@ -235,6 +244,7 @@ class Sweep:
         costs: Costs | None = None,
         profile: str | None = None,
         time_all: bool = False,
+        timed: bool = True,
     ) -> None:
         registry = load_registry()  # as whoever works does, in another process or on another machine
         self.traces = [read_trace(folder.absolute()) for folder in folders]
@@ -246,7 +256,7 @@ class Sweep:
             if not trace.texts():
                 raise ValueError(f"no text of the trace in '{trace.folder}' is there")
         self.methods = [spec for pattern in patterns for spec in expanded(pattern)]
-        self._work, self._profile = Work(costs, time_all, registry), profile
+        self._work, self._profile = Work(costs, time_all, timed, registry), profile
         self._code: dict[str, str] = {}
         for trace in self.traces:
             replay = Replay(trace)
@@ -308,7 +318,8 @@ class Sweep:
         if not self._work.costs:
             return True
         priced = line.oracle.by_the_laws_seconds is not None  # an earlier version has kept none
-        return priced and (not self._work.time_all or line.totals.timed_texts == 1)
+        asked = self._work.timed == (line.totals.policy_seconds is not None)
+        return priced and asked and (not self._work.time_all or line.totals.timed_texts == 1)
 
     def _units(self, done: set[tuple[Any, ...]]) -> Iterator[Unit]:
         for trace in self.traces:

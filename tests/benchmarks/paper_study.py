@@ -1,6 +1,7 @@
 """TALON against EAGLE-3's tree, as in the paper (arXiv 2601.07353), and how much of the best trees each policy gets.
 
-    python tests/benchmarks/paper_study.py --prompts ./sets --out ./study [--profile NAME ...] [--figures docs/images]
+    python tests/benchmarks/paper_study.py --prompts ./sets --out ./study [--profile NAME ...] [--other-machine]
+                                           [--figures docs/images]
 
 Records what the drafter proposes on the prompts at temperature 0 and 1, tries every method on it, and writes
 `study.json`, the tables of docs/study.md as `study.md`, and with --figures its pictures. What is there already is not
@@ -21,6 +22,7 @@ import numpy as np
 from talon_core.bench.bootstrap import Interval, mean_with_interval, with_interval
 from talon_core.bench.environment import describe_session
 from talon_core.bench.prompts import read_sets
+from talon_core.cli.costs import costs_for
 from talon_core.cli.progress import progress
 from talon_core.defaults import DEFAULT_MODEL, DEFAULT_POLICY
 from talon_core.models.loading import load_model
@@ -29,7 +31,7 @@ from talon_core.plugins.presets import spelled_out
 from talon_core.plugins.registry import load_registry
 from talon_core.profiles.measure import Measuring, ProfilePlan
 from talon_core.profiles.profile import Profile
-from talon_core.profiles.store import find_profile, save_profile
+from talon_core.profiles.store import save_profile
 from talon_core.runtime.machine import describe_machine
 from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.methods import parse_methods
@@ -72,11 +74,13 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=5, help="only the first prompts of each set")
     parser.add_argument("--max-new-tokens", type=int, default=80)
     parser.add_argument("--profile", action="append", help="several times; the first one is that of the tables")
+    parser.add_argument("--other-machine", action="store_true", help="profiles are meant, whatever they are of")
     parser.add_argument("--figures", type=Path, default=None, help="a folder for the pictures, study-*.svg")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     traces = {temperature: recorded(given, temperature) for temperature in TEMPERATURES}
-    profiles = [find_profile(name) for name in given.profile or [measured(given)]]
+    names = given.profile or [measured(given)]
+    profiles = [costs_for(name, [*traces.values()], given.other_machine) for name in names]
     lines = {profile.name: swept(given.out, [*traces.values()], profile) for profile in profiles}
     study = {
         "session": describe_session(),

@@ -2,6 +2,8 @@
 
 `PYTHONPATH=tests python tests/benchmarks/predicted_speed.py TRACE PROFILE METHOD... > predicted.json`
 
+The profile must be of this machine, and of the trace's model and drafter; with `--other-machine` any is taken.
+
 The texts of a trace are decoded again, all methods of one text after each other, all of it `--repetitions` times, and
 the median of what each took is put beside what was predicted. Nothing else should run meanwhile.
 """
@@ -13,12 +15,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from talon_core.cli.costs import costs_for
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts
 from talon_core.plugins.registry import load_registry
-from talon_core.profiles.store import find_profile
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.methods import parse_methods
@@ -79,11 +81,13 @@ def main() -> None:
     parser.add_argument("methods", nargs="+")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--other-machine", action="store_true", help="the profile is meant, whatever it is of")
     given = parser.parse_args()
     from talon_core.models import MODELS, resolve
 
     model = load_model(resolve(given.model) if given.model in MODELS else given.model)
-    trace, profile = read_trace(given.trace), find_profile(given.profile)
+    trace = read_trace(given.trace)
+    profile = costs_for(given.profile, [trace], given.other_machine)
     found = compared(trace, profile, given.methods, model, given.repetitions)
     print(json.dumps({"machine": profile.machine, "methods": found}, indent=2))
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from talon_core import Drafter
 from talon_core.candidates import Candidates, NoLaws
@@ -31,7 +32,11 @@ def test_the_script_goes_from_prompts_to_tables_and_pictures(tmp_path, monkeypat
     where = ["--prompts", str(tmp_path / "sets"), "--model", str(tmp_path / "model"), "--out", str(tmp_path / "out")]
     sizes = ["--drafter", "draft-model:skip=2", "--limit", "1", "--max-new-tokens", "6"]
     profiles = [part for gpu in ("h200", "a100") for part in ("--profile", f"{gpu}-llama-3.1-8b")]
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *where, *sizes, *profiles, "--figures", str(tmp_path)])
+    given = [str(SCRIPT), *where, *sizes, *profiles, "--figures", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", given)
+    with pytest.raises(ValueError, match="is of another machine, model or drafter"):
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    monkeypatch.setattr(sys, "argv", [*given, "--other-machine"])
     runpy.run_path(str(SCRIPT), run_name="__main__")
 
     study = json.loads((tmp_path / "out" / "study.json").read_text())

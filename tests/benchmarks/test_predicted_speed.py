@@ -25,6 +25,9 @@ def test_the_script_says_both_of_each_method_and_set(tmp_path, monkeypatch, caps
     Recorder(plan, *model, built(load_registry(), "drafter", DRAFTER), DRAFTER).run(tmp_path / "trace")
     given = [str(tmp_path / "trace"), "h100-llama-3.1-8b", *METHODS, "--model", str(tmp_path / "model")]
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), *given, "--repetitions", "1"])
+    with pytest.raises(ValueError, match="is of another machine, model or drafter"):
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *given, "--repetitions", "1", "--other-machine"])
     capsys.readouterr()
     runpy.run_path(str(SCRIPT), run_name="__main__")
     found = json.loads(capsys.readouterr().out)["methods"]

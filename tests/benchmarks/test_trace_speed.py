@@ -28,6 +28,9 @@ def test_the_script_finds_the_same_passes_in_both_ways(where, tmp_path, monkeypa
     out = tmp_path / "figures.json"
     given = [*where, "--drafter", "draft-model:skip=2", "--profile", "h100-llama-3.1-8b", "--out", str(out)]
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), *given, *METHODS])
+    with pytest.raises(ValueError, match="is of another machine, model or drafter"):
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *given, "--other-machine", *METHODS])
     runpy.run_path(str(SCRIPT), run_name="__main__")
     figures = json.loads(out.read_text())
     assert [*figures["methods"]] == METHODS

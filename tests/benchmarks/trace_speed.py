@@ -1,8 +1,8 @@
 """How much sooner a replay says what a method does than decoding, and whether it says the same.
 
     python tests/benchmarks/trace_speed.py [--prompts PATH] [--limit N] [--drafter eagle3] [--trace FOLDER] [--out FILE]
-                                           [--profile NAME|FILE] [--replays N] [--temperature T] [--laws]
-                                           [--nodes N] [--depth N] [METHOD ...]
+                                           [--profile NAME|FILE] [--other-machine] [--replays N] [--temperature T]
+                                           [--laws] [--nodes N] [--depth N] [METHOD ...]
 
 Records a trace, decodes its prompts with each method, replays the trace with the same, and prints the seconds of both,
 in medians over repetitions. In each of them a trace is replayed seven times (`--replays`), once after each seventh of
@@ -32,13 +32,13 @@ from rich.table import Table
 from talon_core.bench.environment import describe_environment, describe_session
 from talon_core.bench.prompts import read_sets
 from talon_core.bench.timed import busy_after
+from talon_core.cli.costs import costs_for
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.defaults import DEFAULT_MODEL, NONE
 from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts, built, choose_drafter
 from talon_core.plugins.registry import load_registry
-from talon_core.profiles.store import find_profile
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import Trace
 from talon_core.trace.record import Recorded, Recorder, TracePlan
@@ -67,6 +67,7 @@ def main() -> None:
     parser.add_argument("--replays", type=int, default=REPLAYS, help="of each method in a repetition")
     parser.add_argument("--trace", type=Path, default=None, help="keep the trace here; one that is there is taken")
     parser.add_argument("--profile", default=None, metavar="NAME|FILE", help="what policies are told that passes take")
+    parser.add_argument("--other-machine", action="store_true", help="the profile is meant, whatever it is of")
     parser.add_argument("--out", type=Path, default=None, help="write the figures to this JSON file")
     options = parser.parse_args()
     registry = load_registry()
@@ -78,11 +79,12 @@ def main() -> None:
         TracePlan(options.model, sets, **told), model, tokenizer, built(registry, "drafter", drafter), drafter
     )
     parts = {one: Parts(policy=one) if one == NONE else Parts(drafter, one) for one in options.methods}
-    costs = None if options.profile is None else find_profile(options.profile)
-    decoders = {one: decoder_for_model(model, tokenizer, own, costs) for one, own in parts.items()}
-    target = next(iter(decoders.values())).target
     with tempfile.TemporaryDirectory() as folder:
         recorded = recorder.run(options.trace or Path(folder, "trace"))
+        meant = options.profile, [recorded.trace], options.other_machine
+        costs = None if options.profile is None else costs_for(*meant)
+        decoders = {one: decoder_for_model(model, tokenizer, own, costs) for one, own in parts.items()}
+        target = next(iter(decoders.values())).target
         figures = {
             "manifest": {"model": options.model, "drafter": drafter, **describe_environment(model, tokenizer, target)},
             "session": describe_session(),

@@ -22,8 +22,8 @@ from talon_core.plugins.registry import load_registry
 from talon_core.policy import Growth, TreePolicy
 from talon_core.testing.benchmarks import SHIPPED
 from talon_core.trace import code, sweep
-from talon_core.trace.replay import Method
-from talon_core.trace.sweep import RESULTS
+from talon_core.trace.replay import Method, Totals
+from talon_core.trace.sweep import RESULTS, Summary
 from talon_core.tree import TokenTree
 
 METHODS = ("chain:length={2,4}", "talon:budget=16", "none")
@@ -201,6 +201,23 @@ def test_a_table_of_many_columns_has_no_space_around_them(swept: Any, monkeypatc
     assert crammed.count("│") == roomy.count("│") == 9  # lines between columns, and at both ends
 
 
+@pytest.mark.parametrize(("width", "tables"), [(120, 1), (80, 2)])
+def test_sets_without_room_are_a_table_of_their_own(
+    width: int, tables: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "WIDTH", width)
+    totals = Totals(64, 32, 90, 120, 12, 0, 1.25, 0.01, 3)
+    sets = "alpaca", "gsm8k", "humaneval", "mt_bench", "qa", "sum"
+    found = [Summary("0", "talon:budget=12", name, 8, totals, 3.0, 2.5, 70.0, 60.0) for name in (None, *sets)]
+    importlib.import_module("talon_core.cli.sweep")._show("folder: eagle3", found)
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in (*sets, "MAT", "best by laws", "timed"))
+    rows = [line for line in shown.splitlines() if "talon:budget=12" in line]
+    assert len(rows) == tables
+    assert "".join(rows).count("2.000") == 1 + len(sets)
+    assert max(map(len, shown.splitlines())) <= width
+
+
 def test_with_a_profile_the_oracle_is_that_of_a_replay(swept: Any, talon: Any, tmp_path: Path) -> None:
     told = "--profile", "h100-llama-3.1-8b", "--other-machine", "--json"
     rows = {(row["method"], row["set"]): row["oracle"] for row in swept("chain", "ngram/chain", *told).answer["rows"]}
@@ -224,6 +241,8 @@ def test_with_a_profile_speed_is_predicted(swept: Any) -> None:
     assert ran.status == 0, ran.err
     assert all(row["predicted_tokens_per_second"] > 0 for row in ran.answer["rows"])
     assert {row["timed_texts"] for row in ran.answer["rows"]} == {row["texts"] for row in ran.answer["rows"]}
+    untimed = swept("chain", "none", "--profile", "h100-llama-3.1-8b", "--other-machine", "--untimed", "--json")
+    assert {(row["policy_seconds"], row["timed_texts"]) for row in untimed.answer["rows"]} == {(None, 0)}
     shown = swept("chain", "none", "--profile", "h100-llama-3.1-8b", "--other-machine").out
     assert all(name in shown for name in ("timed", "best by laws", " best "))
     assert all("predicted_seconds" not in row for row in swept("chain", "none", "--json").answer["rows"])
@@ -243,6 +262,8 @@ def test_with_a_profile_speed_is_predicted(swept: Any) -> None:
         (["chain", "--trace", str(SHIPPED)], "are the same trace; give one"),
         (["chain", "--profile", "nowhere"], "no profile 'nowhere'"),
         (["chain", "--time-all"], "--time-all is given without --profile"),
+        (["chain", "--untimed"], "--untimed is given without --profile"),
+        (["chain", "--profile", "x", "--untimed", "--time-all"], "--time-all and --untimed are given; give one"),
     ],
 )
 def test_what_cannot_be_swept_is_refused_before_anything_is_written(

@@ -1,6 +1,7 @@
 """A policy's own time is a part of what a replay predicts, also where it is taken on some of the texts alone."""
 
 import json
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from talon_core.trace.own_time import to_be_timed, with_own_time
 from talon_core.trace.processes import one_by_one
 from talon_core.trace.replay import Method, Replay, Totals
 from talon_core.trace.run import Answer, dealt, replayed, tried_on
-from talon_core.trace.sweep import Line, Sweep
+from talon_core.trace.sweep import Line, Sweep, Work
 from talon_core.tree import IntArray
 from talon_strategies import Match, Talon
 from talon_tests.prices import PricesByLength
@@ -159,11 +160,9 @@ def test_a_sweep_works_out_again_what_is_to_be_timed_and_was_not(tmp_path: Path)
     def sweep(time_all: bool) -> Sweep:
         return Sweep([SHIPPED], ["chain:length=2"], PricesByLength(), "made up", time_all)
 
-    trace, replay = read_trace(SHIPPED), Replay(read_trace(SHIPPED), PricesByLength(), timed=False)
-    method = parse_method("chain:length=2", trace, load_registry())
     first = lines(sweep(False), tmp_path)
     assert all(one.totals.timed_texts == 1 for one in first)  # a unit has one text of so few
-    without = attrs.evolve(first[0], totals=Totals.of(replay.text(method, trace.text(first[0].set, first[0].prompt))))
+    without = attrs.evolve(first[0], totals=attrs.evolve(first[0].totals, timed_texts=0))
     results = tmp_path / "results.jsonl"
     results.write_text(results.read_text().replace(text_of(first[0]), text_of(without)))
     assert lines(sweep(False), tmp_path)[0] == without
@@ -171,3 +170,20 @@ def test_a_sweep_works_out_again_what_is_to_be_timed_and_was_not(tmp_path: Path)
     assert again[0].totals.timed_texts == 1
     assert again[1:] == first[1:]
     assert lines(sweep(True), tmp_path) == again
+
+
+def test_a_sweep_that_leaves_the_time_out_takes_no_line_that_has_it(tmp_path: Path) -> None:
+    def sweep(timed: bool) -> list[Line]:
+        return lines(Sweep([SHIPPED], ["chain:length=2"], PricesByLength(), "made up", timed=timed), tmp_path)
+
+    trace, replay = read_trace(SHIPPED), Replay(read_trace(SHIPPED), PricesByLength(), timed=False)
+    method = parse_method("chain:length=2", trace, load_registry())
+    timed, untimed = sweep(True), sweep(False)
+    assert all(one.totals.policy_seconds is not None for one in timed)
+    expected = [Totals.of(replay.text(method, trace.text(one.set, one.prompt))) for one in timed]
+    assert [one.totals for one in untimed] == expected
+    assert all((one.policy_seconds, one.timed_texts) == (None, 0) for one in expected)
+    kept = (tmp_path / "results.jsonl").read_text()
+    assert (sweep(True), sweep(False)) == (timed, untimed)  # both are kept
+    assert (tmp_path / "results.jsonl").read_text() == kept
+    assert not pickle.loads(pickle.dumps(Work(PricesByLength(), timed=False))).timed  # as another machine gets it
