@@ -18,7 +18,7 @@ from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.costs import Costs
 from talon_core.drafter import Frontier
-from talon_core.plugins.parts import Parts
+from talon_core.plugins.parts import Parts, resolve
 from talon_core.plugins.registry import load_registry
 from talon_core.policy import Growth
 from talon_core.retrieval import IndexedVocabulary, Piece, vocabulary_of, write_index
@@ -166,15 +166,15 @@ def test_so_are_those_of_policies_that_draw_where_whole_laws_were_recorded(
         assert found == (decoded(small, trace, text, policy, shared_target, PricesByLength()), 0)
 
 
-@pytest.mark.parametrize("policy", [DETERMINISTIC["talon"], DETERMINISTIC["eagle2"], "none"])
+@pytest.mark.parametrize("policy", [*DETERMINISTIC, *PRICED])
 def test_a_text_that_was_drawn_is_replayed_by_sample_and_match(
     tiny: Any, shared_target: Any, recorded: Callable[..., Trace], policy: str
 ) -> None:
-    trace = recorded(tiny, temperature=0.7, seed=3)
+    trace, spec, costs = recorded(tiny, temperature=0.7, seed=3), {**DETERMINISTIC, **PRICED}[policy], PricesByLength()
     texts = [*trace]
     assert len({tuple(text.ids[text.prompt_tokens :].tolist()) for text in texts}) > 1
     for text in texts:
-        assert replayed(trace, text, policy) == (decoded(tiny, trace, text, policy, shared_target), 0)
+        assert replayed(trace, text, spec, costs) == (decoded(tiny, trace, text, spec, shared_target, costs), 0)
 
 
 @pytest.mark.parametrize("policy", [DETERMINISTIC["talon"], DETERMINISTIC["static"]])
@@ -346,6 +346,24 @@ def test_so_are_those_of_policies_that_draw_on_smollm(
     assert (rounds, outside) == (decoded(smollm, seeded, text, policy, shared_target, PricesByLength()), 0)
 
 
+@pytest.mark.models
+@pytest.mark.slow
+def test_so_is_a_text_that_was_drawn_from_smollm_by_sample_and_match(
+    smollm: tuple[Any, Any], shared_target: Any, recorded: Callable[..., Trace], english: Any
+) -> None:
+    drawn = {"temperature": 1.3, "seed": 5}
+    trace, costs = (
+        recorded(smollm, "eagle3", prompts=english, max_new_tokens=8, nodes=48, depth=6, **drawn),
+        PricesByLength(),
+    )
+    (text,) = trace
+    greedy = recorded(smollm, "eagle3", prompts=english, max_new_tokens=8, nodes=48, depth=6)
+    assert not np.array_equal(text.ids, next(iter(greedy)).ids)
+    for policy in (DETERMINISTIC["talon"], DETERMINISTIC["eagle2"], PRICED["talon-cost"]):
+        expected = decoded(smollm, trace, text, policy, shared_target, costs)
+        assert replayed(trace, text, policy, costs) == (expected, 0)
+
+
 @pytest.fixture(scope="module")
 def english(tmp_path_factory: pytest.TempPathFactory) -> Any:
     file = tmp_path_factory.mktemp("english") / "one.txt"
@@ -364,13 +382,36 @@ def test_questions_outside_the_superset_are_counted(
     assert (rounds, outside) == (decoded(tiny, trace, text, "chain:length=2", shared_target), 0)
 
 
-def test_at_a_temperature_rules_test_the_laws_that_were_recorded(small: Any, recorded: Callable[..., Trace]) -> None:
-    trace = recorded(small, temperature=0.7, laws=True, max_new_tokens=8, width=11, nodes=121, depth=3, least=0.0)
-    replay, method = Replay(trace), parse_method("sequoia:budget=4,depth=2/rrsw", trace, load_registry())
-    found = [replay.text(method, text) for text in trace]
-    accepted = np.mean([one.accepted for text in found for one in text.rounds])
-    assert accepted > 0.1
-    assert all(sum(len(one.tokens) for one in text.rounds) == text.text.positions for text in found)
+def with_rules() -> list[tuple[str, str]]:
+    """Every policy that draws, with every rule that is exact for it and tests probabilities."""
+    registry, found = load_registry(), []
+    for policy in DRAWN.values():
+        for rule in registry.names("rule"):
+            with suppress(ValueError):
+                made = resolve(Parts(policy=policy, rule=rule), registry).rule
+                if not (made.lossy or made.follows_target):  # which follows the text
+                    found.append((policy, rule))
+    return found
+
+
+@pytest.mark.parametrize(("policy", "rule"), with_rules())
+def test_at_a_temperature_a_rule_tests_the_laws_that_were_recorded(
+    small: Any, shared_target: Any, recorded: Callable[..., Trace], policy: str, rule: str
+) -> None:
+    sizes = {"max_new_tokens": 8, "width": 11, "nodes": 121, "depth": 3, "least": 0.0}
+    trace, costs = recorded(small, temperature=0.7, laws=True, **sizes), PricesByLength()
+    text, lengths = next(iter(trace)), set()
+    decoder = shared_target(*small, Parts(trace["drafter"]["spec"], policy, rule), costs)
+    for seed in range(16):
+        seeded = Trace(trace.folder, {**trace.manifest, "settings": {**trace["settings"], "seed": seed}})
+        rounds, _ = replayed(seeded, text, f"{policy}/{rule}", costs)
+        assert sum(len(tokens) for _, _, tokens in rounds) == text.positions
+        decoder.engine.forget()
+        options = {"max_new_tokens": 8, "temperature": 0.7, "seed": seed + text.prompt}
+        expected = of(decoder.generate(text.ids[: text.prompt_tokens], **options).rounds)
+        assert rounds[0][:2] == expected[0][:2]  # of the rounds behind it the text is another one
+        lengths.add(len(rounds[0][1]))
+    assert len(lengths) > 1
 
 
 @attrs.frozen
