@@ -32,6 +32,7 @@ class Opening:
     Attributes:
         spec: the drafter's options.
         vocab_size: the target's.
+        tokenizer_sha256: likewise; None if not known.
         place: where it runs.
         source: what the target's model is loaded by, for drafters that look into it; None for those of texts.
         dtype: the format of the target's weights, as "float32".
@@ -39,6 +40,7 @@ class Opening:
 
     spec: DrafterSpec
     vocab_size: int
+    tokenizer_sha256: str | None
     place: Place
     source: str | None
     dtype: str
@@ -72,7 +74,8 @@ def process_worker(
             "too; give talon_core.load the model's name or path, and not an object, or draft on a thread"
         )
     dtype = str(getattr(getattr(target, "model", None), "dtype", "float32")).removeprefix("torch.")
-    opening = Opening(spec, target.vocab_size, place, None if spec.reads_texts else source, dtype)
+    told = target.vocab_size, target.tokenizer_sha256
+    opening = Opening(spec, *told, place, None if spec.reads_texts else source, dtype)
     check_usable(place)
     check_uses(place, naming("drafter", spec), spec.reads_texts)
     command = python("talon_core.decoding.hosting", "host")
@@ -142,7 +145,8 @@ def _opened(opening: Opening) -> Opened:
     if place.device == "cpu":
         take_cores(place.number)
     if opening.source is None:
-        drafter = _asking_nothing(opened(opening.spec, TextTarget(opening.vocab_size)))
+        target = TextTarget(opening.vocab_size, opening.tokenizer_sha256)
+        drafter = _asking_nothing(opened(opening.spec, target))
         return Opened(drafter, drafter.session(), "cpu")
     import torch
 

@@ -35,8 +35,9 @@ from talon_core.engine.ahead.process import ProcessWorker, _Remote
 from talon_core.engine.ahead.shelf import Shelf
 from talon_core.errors import LostError, PluginError
 from talon_core.policy import Growth
+from talon_core.retrieval import IndexedVocabulary, Piece, write_index
 from talon_core.sampling import temperature_sampling
-from talon_drafters import Lookahead
+from talon_drafters import Datastore, Lookahead
 from talon_strategies import Block, Cached, Chain, Match, Pearl, SampledChain, Talon
 from talon_tests.broken_off import WAYS, break_off, ctrl_c_after, left
 from talon_tests.forked_python import Forked
@@ -972,6 +973,19 @@ def test_a_drafter_that_asks_the_target_is_refused_where_it_is_opened():
     two_cores()
     with pytest.raises(ValueError, match="cannot be opened in another process: it asks the target"):
         Decoder(Patient(), Match(), Chain(), AsksFromTexts(), schedule=Cached(), draft_on="cpu:1")
+
+
+@pytest.mark.parametrize(("mine", "fits"), [("one", True), ("another", False)])
+def test_a_datastore_of_another_tokenizer_is_refused_there_too(tmp_path, mine, fits):
+    two_cores()
+    write_index(tmp_path / "index", [Piece(np.array([0, 1, 2]))], IndexedVocabulary("parrot", VOCAB, "one"))
+
+    class Knowing(Patient):
+        tokenizer_sha256 = mine
+
+    parts = Knowing(), Match(), Chain(), Datastore(str(tmp_path / "index"))
+    with nullcontext() if fits else pytest.raises(ValueError, match="'parrot', and the target has another one"):
+        Decoder(*parts, schedule=Cached(), draft_on="cpu:1")
 
 
 def test_the_shelf_gives_back_what_was_put_there():
