@@ -58,8 +58,9 @@ def vocabulary_of(tokenizer: Any, model: str) -> IndexedVocabulary:
 
 
 def tokenizer_hash(tokenizer: Any) -> str:
-    """The hash of all tokens of a transformers tokenizer with their ids."""
-    text = json.dumps(sorted(tokenizer.get_vocab().items()), ensure_ascii=True)
+    """The hash of all tokens of a transformers tokenizer with their ids; those of a model's own code may be bytes."""
+    ids = tokenizer.get_vocab().items()
+    text = json.dumps(sorted((token if isinstance(token, str) else repr(token), number) for token, number in ids))
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -36,7 +36,12 @@ class NetworkTarget(Target):
     @property
     def tokenizer_sha256(self) -> str | None:
         """Of `tokenizer`; None without one, and of one that does not tell its tokens."""
-        return None if getattr(self.tokenizer, "get_vocab", None) is None else tokenizer_hash(self.tokenizer)
+        if getattr(self.tokenizer, "get_vocab", None) is None:
+            return None
+        try:
+            return tokenizer_hash(self.tokenizer)
+        except NotImplementedError:  # as transformers' base class says it for a tokenizer of a model's own code
+            return None
 
     @abstractmethod
     def executor(self) -> "Executor":

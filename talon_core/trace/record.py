@@ -337,6 +337,9 @@ def check_same(found: Trace, manifest: Mapping[str, Any]) -> None:
         for name in {**before, **now}:
             if before.get(name) != now.get(name):
                 differing.append(f"{part}: {name} was {_shown(before.get(name))} and is {_shown(now.get(name))}")
+    known = [each.get("environment", {}).get("tokenizer_sha256") for each in (found.manifest, manifest)]
+    if None not in known and known[0] != known[1]:  # a trace of an earlier version does not tell
+        differing.append("target: tokenizer_sha256 was {} and is {}".format(*known))
     if differing:
         raise ValueError(f"the trace in '{found.folder}' is another one, give another folder: {'; '.join(differing)}")
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from talon_core.basics.paths import alone
-from talon_core.retrieval import IndexedVocabulary, Piece, TokenIndex, write_index
+from talon_core.retrieval import IndexedVocabulary, Piece, TokenIndex, vocabulary_of, write_index
 from talon_core.retrieval.index import MANIFEST, SUFFIXES, TOKENS
 from talon_core.retrieval.suffix_array import COMPARED
 
@@ -92,6 +92,22 @@ def test_ids_take_the_smallest_type_that_holds_them_and_the_end(tmp_path, size, 
     index = write_index(tmp_path / "index", [Piece([0, size - 1])], IndexedVocabulary("some", size, ""))
     assert index.manifest.sizes == {TOKENS: 3 * bytes_, SUFFIXES: 3 * 4}
     assert index.continuations(index.find([0]), 1, 9, 2).tolist() == [[size - 1, size]]
+
+
+class Words:
+    """A tokenizer with such tokens."""
+
+    def __init__(self, *tokens):
+        self.tokens = tokens
+
+    def get_vocab(self):
+        return {token: number for number, token in enumerate(self.tokens)}
+
+
+def test_tokens_may_be_bytes_as_those_of_models_with_code_of_their_own_are():
+    vocabularies = [vocabulary_of(Words(*tokens), "some") for tokens in ((b"\xff", "a"), (b"\xfe", "a"), ("\xff", "a"))]
+    assert [one.size for one in vocabularies] == [2, 2, 2]
+    assert len({one.sha256 for one in vocabularies}) == 3
 
 
 def test_what_is_not_looked_at_stays_on_disk(tmp_path):

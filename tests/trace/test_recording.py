@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load, save
+from transformers import PreTrainedTokenizerFast
 
 from talon_core.choices import SeededChoices
 from talon_core.engine.drafting import DraftLimits, draft_tree
@@ -26,6 +27,7 @@ from talon_core.trace.record import Recorder
 from talon_core.trace.replay import Replay, Totals
 from talon_core.trace.run import replayed
 from talon_core.trace.superset import BEAM, Ahead, Superset
+from talon_drafters import Ngram
 
 
 def same(one: TextTrace, other: TextTrace) -> bool:
@@ -118,6 +120,37 @@ def test_a_trace_of_another_model_is_not_gone_on_with(
 ) -> None:
     with pytest.raises(ValueError, match=r"target: vocab_size was 97 and is 11; target: weights_sha256 was"):
         recorder(small).run(recorded(tiny).folder)
+
+
+class OtherWords(PreTrainedTokenizerFast):
+    """Texts are the same token ids, which mean something else."""
+
+    def get_vocab(self) -> dict[str, int]:
+        return {f"other {token}": number for token, number in super().get_vocab().items()}
+
+
+class NoWords(PreTrainedTokenizerFast):
+    """As a tokenizer of a model's own code may be."""
+
+    def get_vocab(self) -> dict[str, int]:
+        raise NotImplementedError
+
+
+def test_a_trace_of_another_tokenizer_is_not_gone_on_with(
+    tiny: Any, recorder: Callable[..., Recorder], recorded: Callable[..., Trace], tmp_path: Path
+) -> None:
+    (model, tokenizer), trace = tiny, recorded(tiny, "ngram", max_new_tokens=3)
+    wanted = recorder(tiny, "ngram", max_new_tokens=3).wanted
+
+    def by(kind: type[PreTrainedTokenizerFast]) -> Recorder:
+        made: Any = kind(tokenizer_object=tokenizer.backend_tokenizer)
+        return Recorder(wanted, model, made, Ngram(), "ngram")
+
+    before = trace["environment"]["tokenizer_sha256"]
+    with pytest.raises(ValueError, match=f"give another folder: target: tokenizer_sha256 was {before} and is "):
+        by(OtherWords).run(trace.folder)
+    assert by(NoWords).run(trace.folder).texts == 0  # nobody knows of it
+    assert by(NoWords).run(tmp_path / "own").trace["environment"]["tokenizer_sha256"] is None
 
 
 def test_a_folder_of_something_else_is_left_alone(tiny: Any, recorder: Callable[..., Recorder], tmp_path: Path) -> None:
