@@ -66,7 +66,7 @@ class KeptLaws:
             raise ValueError(
                 f"{of}: recording its laws takes about {rounded(needed / 1e6)} MB on the disk of '{self._folder}', "
                 f"which has {rounded(free / 1e6)} MB left; give a folder with more room, or a smaller "
-                "--max-new-tokens, --depth or --nodes"
+                "--max-new-tokens or --depth"
             )
 
     def add(self, name: str, law: FloatArray) -> None:

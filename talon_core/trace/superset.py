@@ -66,14 +66,16 @@ class Superset(TreePolicy):
         return 2 + (self.depth - 1) * (self.nodes + BEAM + 2)
 
     def fewest(self, positions: int, max_depth: int | None) -> int:
-        """The nodes of all trees along a text, at least, where as many candidates as are wanted are offered.
+        """The nodes of all trees along a text that are drafted from at least: those of the beam.
+
+        It is so where as many candidates as are wanted are offered, and none of the beam ends the text.
 
         Args:
             positions: new tokens of the text.
             max_depth: the deepest node that the drafter drafts; None where it knows no limit.
         """
         depth = self.depth if max_depth is None else min(self.depth, max_depth)
-        layers = [min(self.candidates**layer, BEAM) if layer < BEAM else BEAM for layer in range(depth)]
+        layers = [min(self.candidates ** min(layer, BEAM), BEAM) for layer in range(depth)]
         return sum(sum(layers[:left]) for left in range(positions))
 
     def width(self, tree: TokenTree) -> int:
