@@ -20,8 +20,8 @@ class Along:
     Attributes:
         ranks: position behind position, shape `(offered,)`, integers.
         reach: how many of them each position has, shape `(positions,)`, integers.
-        shallow: as `ranks`, among the nodes that are no deeper than the token alone; None where it is not known, as of
-            what was recorded by an earlier version.
+        shallow: as `ranks`, but counted among those nodes alone that are no deeper than the token itself; None where it
+            is not known, as of what was recorded by an earlier version.
     """
 
     ranks: IntArray

@@ -350,9 +350,11 @@ def _check(text: TextTrace) -> None:
     shallow = text.along.shallow
     if shallow is not None:
         if shallow.dtype.kind != "i" or shallow.shape != ranks.shape:
-            raise ValueError("its ranks among nodes that are no deeper are not those of its ranks")
-        if ((shallow < 0) | (shallow > ranks)).any():
-            raise ValueError("a rank among nodes that are no deeper is none")
+            raise ValueError(f"its 'shallow' is no whole number for each of its {len(ranks)} 'ranks'")
+        (wrong,) = ((shallow < 0) | (shallow > ranks)).nonzero()
+        if len(wrong):
+            found = shallow[wrong[0]], ranks[wrong[0]]
+            raise ValueError("its 'shallow' has the rank {}, which must be from 0 to {} as in 'ranks'".format(*found))
     if len(starts) != text.positions + 1 or starts[0] != 0 or starts[-1] != count or (np.diff(starts) < 0).any():
         raise ValueError(f"its rows are not those of {text.positions} positions")
     above, begins = rows.above, starts[:-1][np.diff(starts) > 0]

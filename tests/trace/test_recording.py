@@ -301,8 +301,11 @@ def test_numbers_that_were_changed_are_told_when_they_are_looked_at(
         (with_reach_in_parts, "its ranks or its rows are no whole numbers"),
         (with_reach_in_columns, "its ranks are not those of "),
         (with_ranks_below_0, "its ranks and their counts differ"),
-        (with_shallow_ranks_above_the_others, "a rank among nodes that are no deeper is none"),
-        (with_fewer_shallow_ranks, "its ranks among nodes that are no deeper are not those of its ranks"),
+        (
+            with_shallow_ranks_above_the_others,
+            r"its 'shallow' has the rank \d+, which must be from 0 to \d+ as in 'ranks'",
+        ),
+        (with_fewer_shallow_ranks, r"its 'shallow' is no whole number for each of its \d+ 'ranks'"),
         (with_a_row_below_no_row, "rows do not stand in the order of those above them"),
     ],
 )
