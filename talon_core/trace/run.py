@@ -139,7 +139,7 @@ def replayed(
         totals, seconds = Totals.all_of(with_own_time(done)), Fewest.all_of(fewest)
         offers[method.name] = along, None, seconds
         tried.append(Tried(method, totals, best_trees(along, totals.largest_tree, seconds)))
-    first = next((method for method in methods if method.drafter is None), methods[0])
+    first = next((method for method in methods if method.drafter in (None, method.recorded)), methods[0])
     missing = trace.planned_texts - len(texts)
     return Answer(tried, best_trees(*offers[first.name]), len(texts), missing, perf_counter() - started)
 

@@ -244,6 +244,14 @@ def test_no_policy_is_faster_than_the_oracle_which_is_the_best_choice_of_chains(
     assert "tokens_per_second" not in {**free["oracle"], **free["methods"][0]["oracle"]}
 
 
+def test_the_oracle_of_all_is_that_of_the_traces_own_drafter(tiny: Any, recorded: Callable[..., Trace]) -> None:
+    trace = recorded(tiny, "ngram:min_match=1,least=0.0")
+    other, own = (parse_method(spec, trace, load_registry()) for spec in ("ngram:min_match=4 / talon", "talon"))
+    alone = [replayed(trace, [method], jobs=1).oracle for method in (other, own)]
+    assert alone[0] != alone[1]
+    assert replayed(trace, [other, own], jobs=1).oracle == alone[1]
+
+
 def offered(rows: Rows, position: int, layers: int) -> list[tuple[tuple[int, ...], float]]:
     """All paths of so many layers that are offered at a position, the likeliest first, with their log-probabilities."""
     found: list[tuple[tuple[int, ...], float]] = []
