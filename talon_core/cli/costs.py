@@ -25,7 +25,7 @@ def costs_for(profile: str, traces: Sequence["Trace"], other_machine: bool) -> "
 
     costs = find_profile(profile)
     if not other_machine:
-        _check(costs, traces, apart(_machine))
+        _check(costs, traces, apart(_machine), "here")
     return costs
 
 
@@ -41,10 +41,10 @@ def check_drafter_costs(costs: "Profile", traces: Sequence["Trace"], other_machi
         ValueError: if it is of something else where that is not meant; the sentence names the differences.
     """
     if not other_machine:
-        _check(costs, traces, {})
+        _check(costs, traces, {}, "on the drafter's machine")
 
 
-def _check(costs: "Profile", traces: Sequence["Trace"], machine: Mapping[str, Any]) -> None:
+def _check(costs: "Profile", traces: Sequence["Trace"], machine: Mapping[str, Any], where: str) -> None:
     """Refuse a profile of another machine, as far as one is given, or of another model or drafter than was recorded."""
     from talon_core.profiles.store import check_used
     from talon_core.trace.replay import weight_bits_of
@@ -52,7 +52,7 @@ def _check(costs: "Profile", traces: Sequence["Trace"], machine: Mapping[str, An
     for trace in traces:
         here = {**machine, "weight_bits": weight_bits_of(trace)}
         differences = costs.differences(here, trace["target"]["weights_sha256"], trace["drafter"]["spec"])
-        check_used(costs, differences, other_machine=False)
+        check_used(costs, differences, other_machine=False, where=where)
 
 
 def _machine() -> dict[str, Any]:

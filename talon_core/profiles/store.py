@@ -80,19 +80,20 @@ def _lines(fields: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def check_used(profile: Profile, differences: str, other_machine: bool) -> None:
+def check_used(profile: Profile, differences: str, other_machine: bool, where: str = "here") -> None:
     """Refuse a profile of another machine, model or drafter, unless it was said that this is meant.
 
     Args:
         profile: it.
         differences: as `Profile.differences` gives them.
         other_machine: whether that was said.
+        where: another one is to be made, for the error.
 
     Raises:
         ValueError: the sentence names the differences.
     """
     if differences and not other_machine:
         raise ValueError(
-            f"the profile '{profile.name}' is of another machine, model or drafter: {differences}; make one here "
+            f"the profile '{profile.name}' is of another machine, model or drafter: {differences}; make one {where} "
             "(talon profile measure), or say that this one is meant (--other-machine)"
         )

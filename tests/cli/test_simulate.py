@@ -118,6 +118,7 @@ def test_the_drafters_machine_may_be_another_but_its_profile_is_of_this_drafter_
         refused = talon(*arguments, wrong, "--json").refusal
         assert "the profile 'wrong' is of another machine, model or drafter: its " in refused
         assert name in refused
+        assert "; make one on the drafter's machine (talon profile measure), or say" in refused
         assert talon(*arguments, wrong, "--other-machine").status == 0
 
 
