@@ -57,9 +57,14 @@ def vocabulary_of(tokenizer: Any, model: str) -> IndexedVocabulary:
     return IndexedVocabulary(model, max(tokenizer.get_vocab().values()) + 1, tokenizer_hash(tokenizer))
 
 
-def tokenizer_hash(tokenizer: Any) -> str:
-    """The hash of all tokens of a transformers tokenizer with their ids; those of a model's own code may be bytes."""
-    ids = tokenizer.get_vocab().items()
+def tokenizer_hash(tokenizer: Any, size: int | None = None) -> str:
+    """The hash of all tokens of a transformers tokenizer with their ids; those of a model's own code may be bytes.
+
+    Args:
+        tokenizer: it.
+        size: of a model's vocabulary; tokens whose ids it does not have are left out. None keeps all.
+    """
+    ids = [each for each in tokenizer.get_vocab().items() if size is None or each[1] < size]
     text = json.dumps(sorted((token if isinstance(token, str) else repr(token), number) for token, number in ids))
     return hashlib.sha256(text.encode()).hexdigest()
 

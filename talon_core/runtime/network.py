@@ -35,11 +35,11 @@ class NetworkTarget(Target):
 
     @property
     def tokenizer_sha256(self) -> str | None:
-        """Of `tokenizer`; None without one, and of one that does not tell its tokens."""
+        """Of the tokens of `tokenizer` that the network knows; None without one, or if it does not tell its tokens."""
         if getattr(self.tokenizer, "get_vocab", None) is None:
             return None
         try:
-            return tokenizer_hash(self.tokenizer)
+            return tokenizer_hash(self.tokenizer, self.vocab_size)
         except NotImplementedError:  # as transformers' base class says it for a tokenizer of a model's own code
             return None
 

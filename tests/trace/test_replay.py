@@ -1,5 +1,6 @@
 """A policy on a trace has the rounds that it has while one decodes."""
 
+import copy
 import json
 import re
 import shutil
@@ -17,6 +18,7 @@ from safetensors.torch import save_file
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.costs import Costs
+from talon_core.decoding.loading import decoder_for_model
 from talon_core.drafter import Frontier
 from talon_core.plugins.parts import Parts, resolve
 from talon_core.plugins.registry import load_registry
@@ -27,9 +29,10 @@ from talon_core.trace.columns import TextTrace
 from talon_core.trace.drafter import TraceDrafter
 from talon_core.trace.folder import Trace
 from talon_core.trace.methods import parse_method
+from talon_core.trace.record import Recorder
 from talon_core.trace.replay import Replay
 from talon_core.tree import TokenTree
-from talon_drafters import Lookahead
+from talon_drafters import Lookahead, Ngram
 from talon_drafters.eagle.network import EagleHead
 from talon_strategies import Talon
 from talon_tests.prices import PricesByLength
@@ -243,6 +246,20 @@ def test_files_of_another_vocabulary_are_refused_as_while_one_decodes(
     told = {name: value for name, value in trace["environment"].items() if name != "tokenizer_sha256"}
     earlier = Trace(trace.folder, {**trace.manifest, "environment": told})
     assert all(replayed(earlier, text, f"{drafter} / talon")[0] for text in earlier)  # such a trace does not tell
+
+
+def test_tokens_that_were_added_to_a_tokenizer_and_not_to_the_model_make_no_other_vocabulary(
+    tiny: Any, recorder: Callable[..., Recorder], tmp_path: Path
+) -> None:
+    (model, tokenizer), drafter = tiny, f"datastore:path={tmp_path / 'index'}"
+    write_index(tmp_path / "index", [Piece([1, 2, 3])], vocabulary_of(tokenizer, "tiny"))
+    added = copy.deepcopy(tokenizer)
+    added.add_special_tokens({"pad_token": "[PAD]"})
+    assert len(added) == len(tokenizer) + 1
+    decoder_for_model(model, added, Parts(drafter, "talon"))
+    own = Recorder(recorder(tiny, "ngram").wanted, model, added, Ngram(), "ngram")
+    trace = Trace(tmp_path, own.manifest())
+    Replay(trace).check(parse_method(f"{drafter} / talon", trace, load_registry()))
 
 
 def test_layers_that_follow_the_text_are_replayed_and_a_window_beside_the_trees_is_refused(
