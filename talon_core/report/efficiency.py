@@ -12,13 +12,13 @@ from talon_core.bench.measurement import Measurement
 from talon_core.bench.methods import PLAIN
 from talon_core.bench.results import Results
 from talon_core.defaults import AUTO
-from talon_core.plugins.parts import built
 from talon_core.plugins.registry import load_registry
 from talon_core.report.figures import ALL, Budget, Efficiency, Oracle, Point
 from talon_core.trace.along import Along
 from talon_core.trace.asking import rows_of, superset_of
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import Trace
+from talon_core.trace.methods import own_drafter
 from talon_core.trace.oracle import along_rows, best_trees
 from talon_core.tree import FloatArray
 
@@ -88,8 +88,8 @@ def oracle_of(trace: Trace, results: Results) -> Oracle:
     Raises:
         TooLow: if trees of the run are deeper than the trace, and it offers the text down to its last layer somewhere,
             or a text that it has was written in fewer passes than the trace allows.
-        ValueError: if the trace is of another model, of other settings, or of none of the prompts; the sentence says
-            what differs.
+        ValueError: if the trace is of another model, of other settings, or of none of the prompts, or the files that
+            its drafter looks things up in were changed; the sentence says what differs.
     """
     check_trace(trace, results)
     wanted = {(each.set, each.prompt) for each in results.measurements}
@@ -230,7 +230,7 @@ def _offers(trace: Trace, text: TextTrace, depth: int) -> Offers:
         rows, found = text.rows, text.along
     else:
         superset = superset_of(trace, depth)
-        rows = rows_of(built(load_registry(), "drafter", trace["drafter"]["spec"]), text, trace, superset)
+        rows = rows_of(own_drafter(trace, load_registry()), text, trace, superset)
         found = along_rows(rows, text.ids[text.prompt_tokens :].tolist())
     passes = np.cumsum(np.asarray(rows.passes, dtype=np.float64), axis=1)
     return Offers(found, np.concatenate([np.zeros((len(passes), 1)), passes], axis=1))

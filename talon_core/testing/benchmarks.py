@@ -21,6 +21,7 @@ from talon_core.plugins.specs import spelled
 from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.table import TableDrafter
 from talon_core.trace.folder import read_trace
+from talon_core.trace.methods import own_drafter
 from talon_core.trace.replay import Method, Replay, Totals
 from talon_core.trace.trying import Trying
 from talon_core.tree import TokenTree
@@ -165,14 +166,14 @@ class TalonBenchmark:
 
         Raises:
             LookupError: for an unknown name.
-            ValueError: if it is no policy, the folder is no trace, or the policy draws and the trace has no whole laws.
+            ValueError: if it is no policy, the folder is no trace, the policy draws and the trace has no whole laws, or
+                the files that the trace's drafter looks things up in were changed.
             PluginError: if the policy breaks its contract; the message names it.
         """
         resolved = _resolved(policy)
         folder = SHIPPED if trace is None else Path(trace)
         opened = read_trace(folder)
-        spec = opened["drafter"]["spec"] if opened["drafter"]["reads_texts"] else None
-        drafter = None if spec is None else built(resolved.registry, "drafter", spec)
+        drafter = own_drafter(opened, resolved.registry) if opened["drafter"]["reads_texts"] else None
         method = Method(_written(policy, resolved.policy), resolved.policy, resolved.rule, drafter)
         replay, texts = Replay(opened), list(opened)
         replay.check(method)

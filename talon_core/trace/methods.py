@@ -11,6 +11,9 @@ from talon_core.plugins.registry import Registry
 from talon_core.trace.folder import Trace
 from talon_core.trace.replay import Method
 
+OR_NAME_IT = ", or write the drafter before the policy, as in 'drafter / policy', to look things up in these"
+"""What helps where the files of a trace's own drafter were changed, besides recording it anew."""
+
 
 def parse_method(spec: str, trace: Trace, registry: Registry) -> Method:
     """Read a method, and make its parts.
@@ -30,11 +33,34 @@ def parse_method(spec: str, trace: Trace, registry: Registry) -> Method:
     try:
         own = None if drafter is None else _drafter(drafter, trace, recorded, registry)
         if own is None and trace["drafter"]["reads_texts"]:
-            own = built(registry, "drafter", trace["drafter"]["spec"])
-            _check_unchanged(own, trace)
+            own = own_drafter(trace, registry, OR_NAME_IT)
     except (LookupError, ValueError) as error:
         raise ValueError(f"method '{spec.strip()}': {error}") from error
     return Method(spec.strip(), resolved.policy, resolved.rule, own, recorded)
+
+
+def own_drafter(trace: Trace, registry: Registry, instead: str = "") -> DrafterSpec:
+    """The drafter that a trace is of, if the files in which it looks things up are those that it was recorded with.
+
+    Args:
+        trace: of a drafter that reads texts alone.
+        registry: where to look it up.
+        instead: what helps besides recording the trace anew, for the error.
+
+    Raises:
+        LookupError: if there is no such drafter.
+        ValueError: if it has a bad option, or its files were changed or are not there.
+        PluginError: if it fails at telling its files; the message names it.
+    """
+    spec, before = trace["drafter"]["spec"], trace["drafter"]["sha256"]
+    drafter: DrafterSpec = built(registry, "drafter", spec)
+    now = told_hash(spec, drafter)
+    if now != before:
+        raise ValueError(
+            f"the files of '{spec}' are not those that the trace was recorded with (sha256 {before[:8]} then, "
+            f"{now[:8]} now); record it anew{instead}"
+        )
+    return drafter
 
 
 def parse_parts(spec: str, registry: Registry) -> tuple[str | None, Resolved]:
@@ -88,15 +114,3 @@ def parse_methods(specs: Sequence[str], trace: Trace, registry: Registry) -> lis
         if names.count(name) > 1:
             raise ValueError(f"the method '{name}' is given twice; give each one once")
     return methods
-
-
-def _check_unchanged(drafter: DrafterSpec, trace: Trace) -> None:
-    """Check that the files in which the trace's drafter looks things up are those that it was recorded with."""
-    spec, before = trace["drafter"]["spec"], trace["drafter"]["sha256"]
-    now = told_hash(spec, drafter)
-    if now != before:
-        raise ValueError(
-            f"the files of '{spec}' are not those that the trace was recorded with (sha256 {before[:8]} then, "
-            f"{now[:8]} now); record it anew, or write the drafter before the policy, as in 'drafter / policy', to "
-            "look things up in these"
-        )

@@ -113,6 +113,16 @@ def test_a_replay_of_another_trace_is_a_group_of_its_own(talon_benchmark, tmp_pa
     assert talon_benchmark.benchmark.group == "replay, mine"
 
 
+@pytest.mark.filterwarnings("ignore:Benchmark fixture was not used")
+def test_a_trace_whose_drafter_looks_things_up_in_other_files_now_is_not_replayed(talon_benchmark, tmp_path):
+    own = shutil.copytree(SHIPPED, tmp_path / "mine")
+    manifest = json.loads((own / "manifest.json").read_text())
+    manifest["drafter"] |= {"spec": "ngram", "reads_texts": True}  # with another hash
+    (own / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match="the files of 'ngram' are not those that the trace was recorded with"):
+        talon_benchmark.replay("chain", own)
+
+
 @pytest.mark.benchmark(group="ours")
 def test_a_test_may_name_its_group(talon_benchmark):
     talon_benchmark.grow(Widest)

@@ -1,6 +1,8 @@
 """The oracle's line, where a run's trees are larger than what its trace recorded."""
 
+import shutil
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -15,6 +17,7 @@ from talon_core.report.figures import ALL, Oracle, Report
 from talon_core.report.gather import Besides, report_of
 from talon_core.report.page import page_of
 from talon_core.report.sections import sections
+from talon_core.retrieval import Piece, vocabulary_of, write_index
 from talon_core.trace.folder import Trace
 
 PARROT, DRAFTER = "draft-model:skip=1", "draft-model:skip=2"
@@ -87,6 +90,19 @@ def test_a_drafter_of_texts_is_asked_as_deep_as_the_runs_trees_went(
     assert above(results, lines[0]) == []
     [point] = [point for point in points_of(results) if point.method == spec]
     assert lines[0].line[-1][1] >= point.tau > 3
+
+
+def test_a_drafter_of_texts_is_not_asked_with_other_files_than_those_of_the_trace(
+    decoded: Decoded, traced: Traced, repeating: Model, tmp_path: Path
+) -> None:
+    folder, vocabulary = tmp_path / "index", vocabulary_of(repeating[1], "repeating")
+    write_index(folder, [Piece([5, 6, 7])], vocabulary)
+    trace, results = traced(f"datastore:path={folder}", model=repeating), decoded(("ngram/chain",), model=repeating)
+    assert oracle_of(trace, results).texts == 4
+    shutil.rmtree(folder)
+    write_index(folder, [Piece([7, 6, 5])], vocabulary)
+    with pytest.raises(ValueError, match=r"the files of 'datastore:.+' are not those .+ now\); record it anew$"):
+        oracle_of(trace, results)
 
 
 def test_a_trace_without_what_was_accepted_draws_no_line(decoded: Decoded, traced: Traced) -> None:

@@ -203,7 +203,7 @@ def test_what_cannot_be_learned_from_is_refused_in_a_sentence(tmp_path, capsys):
     assert "is of the drafter 'ngrm': no drafter 'ngrm'; did you mean 'ngram'" in said("taps", unknown, *there)
     shutil.rmtree(unknown)
     other_files = changed(tmp_path, "drafter", reads_texts=True, spec="ngram")
-    assert "its files, or what it is called, were changed since" in said("taps", other_files, *there)
+    assert "the files of 'ngram' are not those that the trace was recorded with" in said("taps", other_files, *there)
 
 
 def of_texts(folder, spec):

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 
 from talon_core.drafter import DrafterSpec
-from talon_core.plugins.parts import built
 from talon_core.plugins.registry import load_registry
 from talon_core.trace.answers import Answers
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import Trace
-from talon_core.trace.record import drafter_hash
+from talon_core.trace.methods import own_drafter
 from talon_strategies.entropy import OFFERED
 
 
@@ -45,15 +44,8 @@ def _check_recorded(trace: Trace, depth: int) -> None:
 
 def _drafter_of(trace: Trace) -> DrafterSpec:
     """The drafter of texts that a trace is of, if it is still the same."""
-    written = trace["drafter"]["spec"]
     try:
-        spec: DrafterSpec = built(load_registry(), "drafter", written)
-        same = drafter_hash(written, spec, None) == trace["drafter"]["sha256"]
+        return own_drafter(trace, load_registry())
     except (LookupError, ValueError) as error:
+        written = trace["drafter"]["spec"]
         raise ValueError(f"the trace in '{trace.folder}' is of the drafter '{written}': {error.args[0]}") from error
-    if not same:
-        raise ValueError(
-            f"the trace in '{trace.folder}' is of the drafter '{written}', and its files, or what it is called, were "
-            "changed since; record it again"
-        )
-    return spec
