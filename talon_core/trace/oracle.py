@@ -89,8 +89,11 @@ def fastest_by_the_laws(texts: Sequence[Along], prompts: Sequence[int], costs: C
     policy would draft from to find these.
 
     Args:
-        texts: as there, with `shallow` ranks.
+        texts: as there, with `shallow` ranks; what an earlier version has recorded lacks them.
         prompts: as there, and so is all else.
+
+    Raises:
+        ValueError: if a text has no such ranks.
     """
     reach = np.concatenate([text.reach for text in texts])
     nodes = np.ones((len(reach), 1 + reach.max()), dtype=np.int64)
@@ -100,7 +103,11 @@ def fastest_by_the_laws(texts: Sequence[Along], prompts: Sequence[int], costs: C
 
 
 def _shallow(text: Along) -> IntArray:
-    assert text.shallow is not None
+    if text.shallow is None:
+        raise ValueError(
+            "a text has no 'shallow' ranks, as an earlier version has recorded it; give what "
+            "talon_core.trace.oracle.along_rows(rows, tokens) says of its rows and new tokens, or record it anew"
+        )
     return text.shallow
 
 

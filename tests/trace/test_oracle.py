@@ -312,6 +312,16 @@ def test_no_choice_of_trees_by_the_laws_is_faster_than_the_fastest(
     assert fastest_by_the_laws(alongs, prompts, costs, layer) == pytest.approx(expected, rel=1e-12)
 
 
+def test_ranks_among_all_nodes_alone_do_not_do_for_prices() -> None:
+    shipped = read_trace(SHIPPED)  # of an earlier version
+    text = shipped.text(*shipped.texts()[0])
+    assert text.along is not None
+    with pytest.raises(ValueError, match=r"has no 'shallow' ranks, .*along_rows\(rows, tokens\) says of its rows and"):
+        fastest_by_the_laws([text.along], [text.prompt_tokens], Falling(), 1.0)
+    known = along_rows(text.recorded, text.ids[text.prompt_tokens :].tolist())
+    assert fastest_by_the_laws([known], [text.prompt_tokens], Falling(), 1.0)[0] > 0
+
+
 @pytest.mark.parametrize("node", [0.01, 0.1, 0.5])
 def test_trees_of_one_size_by_the_laws_are_no_faster_than_those_of_the_best_sizes(
     small: Any, recorded: Callable[..., Trace], node: float
