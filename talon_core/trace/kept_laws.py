@@ -51,16 +51,20 @@ class KeptLaws:
         self._files.close()
 
     def check_room(self, rows: int, of: str) -> None:
-        """Refuse laws that the disk has no room for, before they come.
+        """Refuse laws that cannot be kept, before they come.
 
         Args:
             rows: at which there will be laws.
             of: whose they are, for the error.
 
         Raises:
-            ValueError: if there is less room than they take. The drafter's are there twice while the text's file is
-                put together.
+            ValueError: if there is less room on the disk than they take, of which the drafter's are there twice while
+                the text's file is put together, if those of another text are there, or if this was not entered.
         """
+        if not self._kept:
+            raise ValueError(f"{of}: its laws have no files; write 'with KeptLaws(folder, vocab_size) as laws:'")
+        if any(own.sums for own in self._kept.values()):
+            raise ValueError(f"{of}: the laws of another text are kept here; make KeptLaws anew for each text")
         needed, free = 3 * rows * self._vocab_size * SINGLE.itemsize, shutil.disk_usage(self._folder).free
         if needed > free:
             raise ValueError(

@@ -141,6 +141,19 @@ def test_laws_that_the_disk_has_no_room_for_are_refused_before_they_come(
     assert len(asked) == 5  # once a text, and without laws never
 
 
+def test_laws_of_two_texts_are_not_mixed_and_none_are_lost(
+    tiny: Any, recorder: Callable[..., Recorder], tmp_path: Path
+) -> None:
+    made = recorder(tiny, laws=True, max_new_tokens=3, nodes=2, depth=3)
+    laws = KeptLaws(tmp_path, 97)
+    with pytest.raises(ValueError, match=r"^prompt 0 of the set 'some': its laws have no files; write 'with KeptLaws"):
+        made.text("some", 0, laws)
+    with laws:
+        made.text("some", 0, laws)
+        with pytest.raises(ValueError, match=r"^prompt 1 of the set 'some': the laws of another text are kept here;"):
+            made.text("some", 1, laws)
+
+
 @pytest.mark.parametrize(("width", "nodes", "depth"), [(16, 1, 4), (2, 3, 5), (1, 9, 3), (1, 1, 13), (97, 30, 2)])
 def test_a_text_has_no_fewer_rows_than_is_said_before(
     tiny: Any, recorded: Callable[..., Trace], width: int, nodes: int, depth: int
