@@ -129,6 +129,12 @@ class Bench:
     def _decoded_turns(self, prompt: Prompt) -> Sequence[str]:
         return prompt.turns if self.plan.all_turns else prompt.turns[:1]
 
+    @cached_property
+    def chosen(self) -> str | None:
+        """The drafter that `auto` stands for with this model; None where no method asks for it."""
+        waiting = [one.resolved for one in self.plan.methods if one.resolved is not None and one.resolved.waits]
+        return choose_drafter(waiting[0].registry, self.model) if waiting else None
+
     def close(self) -> None:
         """Close the peers, and end their processes, and those that draft."""
         self._engines = {}
@@ -141,9 +147,8 @@ class Bench:
         """Make the folder, or check that it can be gone on with."""
         environment = describe_environment(self.model, self.tokenizer, self._plain.target)
         made_of = [method.resolved for method in self.plan.methods if method.resolved is not None]
-        waiting = [each for each in made_of if each.waits]
-        if waiting:
-            environment[AUTO] = choose_drafter(waiting[0].registry, self.model)
+        if self.chosen is not None:
+            environment[AUTO] = self.chosen
         if self._peers:
             environment["peers"] = {name: opened.described for name, opened in self._peers.items()}
         results = open_folder(folder, self.plan.settings(), environment, describe_session())

@@ -20,6 +20,7 @@ from talon_core.bench.tables import tables
 from talon_core.cli import options as opts
 from talon_core.cli.output import GOES_ON, if_interrupted, note, print_json, wide_stdout
 from talon_core.cli.progress import progress
+from talon_core.defaults import AUTO
 from talon_core.rule import CLAIMED, MEASURED
 
 if TYPE_CHECKING:
@@ -144,6 +145,8 @@ def measure(plan: Plan, folder: Path, trust_remote_code: bool = False) -> "Resul
     session = open_session(plan.model, trust_remote_code=trust_remote_code)
     with closing(Bench(plan, session.model, session.tokenizer, trust_remote_code)) as bench:
         note(f"the results go to '{folder}'")
+        if bench.chosen is not None:
+            note(f"'{AUTO}' is the drafter '{bench.chosen}' with this model")
         before = read_results(folder) if read_manifest(folder) is not None else None
         if before is not None:
             cut = f", and {before.unfinished} unfinished at the end are left out" if before.unfinished else ""

@@ -11,6 +11,7 @@ from talon_core.bench.measurement import Measurement
 from talon_core.bench.methods import PLAIN
 from talon_core.bench.results import Results
 from talon_core.bench.rounds import ROUNDS, KeptRounds, read_rounds
+from talon_core.defaults import AUTO
 from talon_core.errors import written
 from talon_core.report import figures as of
 from talon_core.report.efficiency import efficiency_of
@@ -255,6 +256,11 @@ def _unfinished(progress: Progress) -> list[str]:
 def _facts(manifest: Mapping[str, Any], results: Results) -> list[tuple[str, str]]:
     settings, environment = manifest["settings"], manifest["environment"]
     found = [(called, _said(settings[name])) for name, called in SETTINGS.items() if name in settings]
+    found += [
+        (f"method {each['name']}", _made_of(each, environment.get(AUTO, AUTO)))
+        for each in settings["methods"]
+        if each.get("drafter") is not None
+    ]
     found += [(called, _said(environment[name])) for name, called in ENVIRONMENT.items() if environment.get(name)]
     for each in settings["sets"]:
         found.append((f"set {each['name']}", f"{each.get('prompts')} prompts, sha256 {each['sha256'][:12]}"))
@@ -262,6 +268,14 @@ def _facts(manifest: Mapping[str, Any], results: Results) -> list[tuple[str, str
         commit = session.get("commit")
         found.append(("measured", _said(session.get("started")) + (f", commit {_said(commit)[:13]}" if commit else "")))
     return [*found, ("folder", results.folder.resolve().name)]
+
+
+def _made_of(method: Mapping[str, Any], chosen: Any) -> str:
+    """A method's parts with the defaults filled in, and the drafter that `auto` stood for."""
+    drafter = chosen if method["drafter"] == AUTO else method["drafter"]
+    parts = [str(part) for part in (drafter, method.get("policy"), method.get("rule")) if part is not None]
+    ahead = [str(method[name]) for name in ("schedule", "draft_on") if name in method]
+    return " @ ".join([" / ".join(parts), *ahead])
 
 
 def _said(value: Any) -> str:

@@ -128,6 +128,14 @@ def test_the_manifest_says_what_was_measured_and_where(bench, tmp_path, model):
     assert len(manifest["sessions"]) == 1
 
 
+def test_the_drafter_that_a_method_leaves_open_is_told(bench, tmp_path):
+    ran, _ = bench("--limit", "1", specs=["auto/chain:length=3"])
+    chosen = json.loads((tmp_path / "out" / MANIFEST).read_text())["environment"]["auto"]
+    assert f"talon: 'auto' is the drafter '{chosen}' with this model\n" in ran.err
+    ran, _ = bench("--limit", "1", folder="named", specs=["ngram/chain:length=3"])
+    assert "'auto'" not in ran.err
+
+
 AHEAD = "ngram/chain:length=3@cached:budget=8"
 
 

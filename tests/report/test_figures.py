@@ -41,6 +41,20 @@ def test_every_figure_is_there_with_a_trace_and_rounds(report):
     assert [one.place for one in report.methods] == [0, 1, 2, 3, 4]
 
 
+def test_every_method_that_drafts_is_told_by_its_parts(report, results):
+    facts = dict(report.facts)
+    assert facts["method ngram/chain:length=3"] == "ngram / chain:length=3 / match"
+    assert not {"method none", "method generate"} & {*facts}
+    manifest = copy.deepcopy(results.manifest)
+    manifest["settings"]["methods"][1] |= {"drafter": "auto", "schedule": "cached:budget=8", "draft_on": "cpu:1"}
+    manifest["environment"]["auto"] = "ngram"
+    facts = dict(report_of(attrs.evolve(results, manifest=manifest)).facts)
+    assert facts[f"method {METHOD}"] == "ngram / talon:budget=8 / match @ cached:budget=8 @ cpu:1"
+    del manifest["environment"]["auto"]  # as a run from before it was kept
+    facts = dict(report_of(attrs.evolve(results, manifest=manifest)).facts)
+    assert facts[f"method {METHOD}"].startswith("auto / talon:budget=8")
+
+
 def test_speed_and_tokens_per_pass_are_those_of_the_comparison(report, results):
     comparison = compare(results)
     for one in report.speed:
