@@ -387,7 +387,9 @@ def _rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows.append(("stdout", "a terminal" if report["stdout_is_terminal"] else "no terminal"))
     if report["model"] is not None:
         rows += [
-            (f"{report['model']['name']}: {key}", str(value)) for key, value in report["model"].items() if key != "name"
+            (f"{report['model']['name']}: {key}", str(value))
+            for key, value in report["model"].items()
+            if key != "name" and value is not None  # which says nothing of this model
         ]
     if report["drafter"] is not None:
         rows += drafter_rows(report["drafter"])

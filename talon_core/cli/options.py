@@ -212,8 +212,7 @@ def check_time_all(time_all: bool, profile: str | None, untimed: bool = False) -
     """
     for given, option in ((time_all, "--time-all"), (untimed, "--untimed")):
         if given and profile is None:
-            told = "it says on which texts the time of policies is taken"
-            raise ValueError(f"{option} is given without --profile; {told}")
+            raise ValueError(f"{option} is given without --profile; the time of policies is only taken with one")
     if time_all and untimed:
         raise ValueError("--time-all and --untimed are given; give one of them")
 

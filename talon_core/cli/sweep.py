@@ -77,7 +77,8 @@ def sweep(
             note(f"left out, as the trace in '{trace.folder}' does not have them yet: {counted(missing, 'text')}")
     outside = {one.method: None for one in found if one.totals.outside}
     if outside:
-        note(f"a trace does not answer all that was asked by {', '.join(outside)}; record with more --nodes or --width")
+        named = ", ".join(outside)
+        note(f"a trace does not answer all that was asked by {named}; record with more --nodes, --depth or --width")
     names = {trace.fingerprint: str(trace.folder) for trace in wanted.traces}
     if as_json:
         rows = [{**one.as_dict(), "folder": names[one.trace]} for one in found]

@@ -1,5 +1,6 @@
 """What can be asked for by name: policies, drafters, rules, schedules and attention backends, all from plugins."""
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -99,12 +100,21 @@ class Registry:
         names = sorted([*self.names(kind), *besides])
         there = ", ".join(names) or "none"
         kept = f"; presets: {', '.join(presets)}" if presets else ""
-        return f"no {kind} '{name}'; {did_you_mean(name, [*names, *presets])}there are: {there}{kept}{self.failed}"
+        hint = _as_option(name) if kind == "drafter" else ""
+        hint = hint or did_you_mean(name, [*names, *presets])
+        return f"no {kind} '{name}'; {hint}there are: {there}{kept}{self.failed}"
 
     @property
     def failed(self) -> str:
         """The end of a sentence: which plugins failed to load, and why; empty if none did."""
         return "".join(f"; failed to load: {plugin} ({why})" for plugin, why in self.failures.items())
+
+
+def _as_option(name: str) -> str:
+    """How a drafter's files are named, where somebody has named these alone; empty where they have not."""
+    if not (os.path.exists(name) or "/" in name):
+        return ""
+    return f"files are an option of a drafter, NAME:path={name}, and talon doctor --drafter {name} says whose; "
 
 
 def load_registry(plugins: Iterable[tuple[str, Callable[[], Any]]] | None = None) -> Registry:

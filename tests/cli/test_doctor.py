@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -384,3 +385,11 @@ def test_it_says_how_much_of_a_gguf_file_stays_in_blocks(talon, model, tmp_path,
     assert 0 < held.in_blocks < held.whole / 4
     assert answer["weights"] in " ".join(talon("doctor", "--model", path.name).out.split())
     assert talon("doctor", "--model", str(model), "--json").answer["model"]["weights"] is None
+
+
+def test_what_is_not_known_of_a_model_has_no_row(talon, model, monkeypatch):
+    monkeypatch.chdir(Path(model).parent)
+    name = Path(model).name
+    rows = [row.split() for row in talon("doctor", "--model", f"./{name}").out.splitlines()]
+    assert [f"./{name}:", "dtype", "float32"] in rows
+    assert not [row for row in rows if row[-1:] == ["None"]]

@@ -262,7 +262,7 @@ def test_with_a_profile_speed_is_predicted(swept: Any) -> None:
         (["chain", "--trace", str(SHIPPED)], "are the same trace; give one"),
         (["chain", "--profile", "nowhere"], "no profile 'nowhere'"),
         (["chain", "--time-all"], "--time-all is given without --profile"),
-        (["chain", "--untimed"], "--untimed is given without --profile"),
+        (["chain", "--untimed"], "--untimed is given without --profile; the time of policies is only taken with one"),
         (["chain", "--profile", "x", "--untimed", "--time-all"], "--time-all and --untimed are given; give one"),
     ],
 )
@@ -345,3 +345,9 @@ def test_a_full_disk_names_the_file(swept: Any, tmp_path: Path) -> None:
         assert swept("chain:length=3").refusal == f"No space left on device: '{results}'"
     assert results.read_bytes() == kept
     assert swept("chain:length=3").status == 0
+
+
+def test_what_a_trace_does_not_answer_is_told(swept: Any) -> None:
+    ran = swept("talon:budget=200,top_k=60,mu=0.0001", "--json")
+    assert ran.answer["rows"][0]["outside"] > 0
+    assert "budget=200,top_k=60,mu=0.0001; record with more --nodes, --depth or --width" in ran.err

@@ -94,6 +94,17 @@ def test_where_nothing_is_registered_the_error_says_so():
         load_registry([("mine:first", plugin(Widest))]).get("drafter", "ngram")
 
 
+def test_who_names_the_files_of_a_drafter_alone_is_told_how(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "widests").mkdir()
+    registry = load_registry([])
+    for files in ("./head", "owner/head", "widests"):
+        says = f"no drafter '{files}'; files are an option of a drafter, NAME:path={files}, and talon doctor --drafter "
+        assert registry.unknown("drafter", files).startswith(says)
+    assert "path=" not in registry.unknown("drafter", "elsewhere")
+    assert "path=" not in registry.unknown("tree policy", "widests")
+
+
 def test_a_failed_look_up_names_every_plugin_that_failed():
     registry = load_registry(
         [("a:x", failing(ImportError("no module named flux"))), ("b:y", failing(RuntimeError("late")))]
