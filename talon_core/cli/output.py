@@ -90,10 +90,10 @@ def summary(stats: Stats, finish_reason: str) -> list[str]:
     total = stats.seconds or 1.0
     end = {
         "interrupted": "interrupted",
-        "length": "at its length limit",
-        "eos": "at its end",
-        "stop": "at a stop string",
-        "time": "at its time limit",
+        "length": "ended by the length limit",
+        "eos": "ended by the model",
+        "stop": "ended by a stop string",
+        "time": "ended by the time limit",
     }
     shares = "  ".join(f"{part} {100 * seconds / total:.0f}%" for part, seconds in seconds_of(stats).items())
     prepared = []

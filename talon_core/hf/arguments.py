@@ -197,8 +197,8 @@ def check_prepared(input_ids: Tensor, config: GenerationConfig, prepared: Mappin
         raise ValueError(f"the prompt has shape {tuple(input_ids.shape)}; it must be (1, length)")
     if input_ids.shape[0] != 1:
         raise ValueError(
-            f"got a batch of {input_ids.shape[0]} prompts; inside `generate` TALON decodes one prompt, "
-            "and a list of them by its own Decoder.generate"
+            f"got a batch of {input_ids.shape[0]} prompts; inside `generate` TALON decodes one prompt, and a list of "
+            "them together by talon_core.load(model, tokenizer=tokenizer).generate(prompts)"
         )
     for option, value in prepared.items():
         if value is not None and option not in MODEL_ARGUMENTS:

@@ -1,6 +1,7 @@
 """`talon generate`: what it prints, where, and what bad input gets."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,6 +109,7 @@ def test_the_texts_of_several_prompts_are_marked(talon, model, tmp_path):
 def test_figures_go_to_stderr(talon, model):
     ran = talon("generate", SENTENCE, "--model", model, "--max-new-tokens", "20")
     assert "tokens per target pass" in ran.err
+    assert re.search(r"^20 tokens in \d+\.\d\d s, ended by the length limit: ", ran.err, re.MULTILINE)
     assert "verify" in ran.err
     assert "pass" not in ran.out
 
@@ -139,6 +141,7 @@ def test_a_stop_string_ends_the_text(talon, model):
     ran = talon("generate", SENTENCE, "--model", model, "--stop", "nowhere", "--stop", "i-", "--json")
     assert ran.answer["finish_reason"] == "stop"
     assert ran.answer["text"] == "hi-"
+    assert " s, ended by a stop string: " in ran.err
 
 
 def test_a_seed_makes_sampling_reproducible(talon, model):
