@@ -3,12 +3,14 @@
 A pass takes as long as reading its bytes from the GPU's memory, or as doing its arithmetic, whichever is more, at the
 shares of the datasheet's figures that `BANDWIDTH_SHARE` and `PEAK_SHARE` say. Nothing else counts: no launches of
 kernels, no waiting, no host. What they are good for, docs/profiles.md says. `--check` writes nothing, and fails if
-the files are not these.
+the files are not these. With `--out` one profile is written for another GPU or model, and the others are left alone.
 """
 
 import argparse
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -158,9 +160,8 @@ def reading(gpu: Gpu, shape: Shape, layers: int, weights: int, tokens: int) -> f
     return gpu.seconds(moved, 2.0 * weights * tokens + layers * shape.attending(tokens, tokens / 2))
 
 
-def computed(gpu_name: str, shape_name: str) -> Profile:
+def computed(name: str, gpu: Gpu, shape: Shape) -> Profile:
     """One profile."""
-    gpu, shape = GPUS[gpu_name], SHAPES[shape_name]
     points = {
         "verify": {
             (nodes, context, batch): verify(gpu, shape, nodes, context, batch)
@@ -195,23 +196,103 @@ def computed(gpu_name: str, shape_name: str) -> Profile:
     }
     model = {"name": shape.name, "parameters": shape.parameters, "weights_sha256": None}
     tables = {f"{kind}_table": Table(kind, rounded[kind]) for kind in AXES}
-    return Profile(f"{gpu_name}-{shape_name}", "computed", machine, model, "eagle3", made, **tables)
+    return Profile(name, "computed", machine, model, "eagle3", made, **tables)
 
 
 def files() -> dict[Path, str]:
     """What each file is to hold."""
-    profiles = [computed(gpu, shape) for gpu in GPUS for shape in SHAPES]
+    profiles = [
+        computed(f"{gpu_name}-{shape_name}", gpu, shape)
+        for gpu_name, gpu in GPUS.items()
+        for shape_name, shape in SHAPES.items()
+    ]
     return {COMPUTED / f"{one.name}{ENDING}": as_text(one) for one in profiles}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Work out the profiles that come with TALON from datasheets.")
+def shape_of(config: Path) -> Shape:
+    """The shape of a model by its `config.json`.
+
+    Raises:
+        ValueError: if it does not say what is needed, or is of a mixture of experts, which reads other weights.
+    """
+    said: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))
+    said = said.get("text_config", said)
+    experts = [key for key, value in said.items() if "expert" in key and value]
+    if experts:
+        raise ValueError(f"'{config}' is of a mixture of experts ({experts[0]}); passes of these are not worked out")
+    try:
+        hidden, heads = said["hidden_size"], said["num_attention_heads"]
+        return Shape(
+            name=config.resolve().parent.name,
+            hidden=hidden,
+            inner=said["intermediate_size"],
+            layers=said["num_hidden_layers"],
+            heads=heads,
+            kv_heads=said.get("num_key_value_heads") or heads,
+            head_dim=said.get("head_dim") or hidden // heads,
+            vocab=said["vocab_size"],
+        )
+    except KeyError as error:
+        raise ValueError(f"'{config}' does not say {error.args[0]}") from None
+
+
+def _parsed(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Work out profiles from datasheets.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the files are not these")
-    check = parser.parse_args().check
+    other = parser.add_argument_group("another GPU or model, whose profile is written to --out")
+    other.add_argument("--out", type=Path, metavar="FILE", help="a file that ends in .json")
+    other.add_argument(
+        "--gpu", metavar="NAME", help=f"one of {', '.join(GPUS)}, or another one, by the next two options"
+    )
+    other.add_argument("--bandwidth", type=float, metavar="X", help="of its memory, in 10^12 bytes a second")
+    other.add_argument("--peak", type=float, metavar="X", help="dense bfloat16, in 10^12 operations a second")
+    other.add_argument(
+        "--model", metavar="NAME|FOLDER", help=f"one of {', '.join(SHAPES)}, or a folder with config.json"
+    )
+    other.add_argument("--draft-vocab", type=int, metavar="N", help="tokens that the head can draft, by default 32,000")
+    options = parser.parse_args(arguments)
+    if options.out is not None and (options.gpu is None or options.model is None):
+        parser.error("--out needs --gpu and --model")
+    if options.out is not None and options.out.suffix != ENDING:
+        parser.error(f"--out is '{options.out}'; its name must end in {ENDING}")
+    if options.out is None and (options.gpu is not None or options.model is not None):
+        parser.error("--gpu and --model are of one profile, which needs --out")
+    figures = [options.bandwidth, options.peak]
+    if options.gpu in GPUS and figures != [None, None]:
+        parser.error(f"--gpu is '{options.gpu}', whose --bandwidth and --peak are known; leave them out")
+    if options.gpu not in (None, *GPUS) and not all(figure is not None and figure > 0 for figure in figures):
+        known = ", ".join(GPUS)
+        parser.error(
+            f"--gpu is '{options.gpu}', which is none of {known}; give its --bandwidth and --peak, more than 0"
+        )
+    return options
+
+
+def one_profile(options: argparse.Namespace) -> Profile:
+    """The profile that the command line asks for."""
+    gpu = GPUS.get(options.gpu)
+    if gpu is None:
+        gpu = Gpu(options.gpu, options.bandwidth * 1e12, options.peak * 1e12, "the command line")
+    shape = SHAPES.get(options.model)
+    if shape is None:
+        shape = shape_of(Path(options.model) / "config.json")
+    if options.draft_vocab is not None:
+        shape = attrs.evolve(shape, draft_vocab=options.draft_vocab)
+    return computed(options.out.stem, gpu, shape)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = _parsed(arguments)
+    if options.out is not None:
+        try:
+            options.out.write_text(as_text(one_profile(options)), encoding="utf-8")
+        except (OSError, ValueError) as error:
+            sys.exit(str(error))
+        return
     for file, text in files().items():
-        if check and (not file.exists() or file.read_text(encoding="utf-8") != text):
+        if options.check and (not file.exists() or file.read_text(encoding="utf-8") != text):
             sys.exit(f"'{file}' is not what tools/computed_profiles.py works out; run it")
-        if not check:
+        if not options.check:
             file.write_text(text, encoding="utf-8")
 
 
