@@ -26,8 +26,8 @@ class NoLaws:
 
     def __call__(self, row: int) -> FloatArray:
         raise ValueError(
-            f"these candidates carry no full law (asked for frontier row {row}); a policy that draws needs a drafter "
-            "that gives one"
+            f"these candidates carry no full law (asked for frontier row {row}); a policy that draws or asks for laws "
+            "needs a drafter that gives them"
         )
 
 

@@ -1,19 +1,23 @@
 """A drafter that answers from a trace."""
 
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 import numpy as np
 
-from talon_core.candidates import Candidates, Law, NoLaws
+from talon_core.candidates import Candidates, Law
 from talon_core.drafter import Committed, Drafter, Frontier, Proposed
 from talon_core.errors import is_whole, written
 from talon_core.trace.columns import NO_ROW, TextTrace
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
-NO_LAWS = NoLaws()
-
 NO_TOKEN = -1
 """In the place of a token that is none."""
+
+
+def no_law(row: int) -> NoReturn:
+    """The handle of laws where none were recorded."""
+    raise ValueError(f"the law of frontier row {written(row)} is asked for, and the trace has none; record with --laws")
 
 
 class TraceDrafter(Drafter):
@@ -115,7 +119,7 @@ class TraceDrafter(Drafter):
 
     def _no_law(self, row: int) -> FloatArray:
         self.law_asked = True
-        return NO_LAWS(row)
+        return no_law(row)
 
     def row(self, path: Sequence[int]) -> int:
         """The row of the node at the end of some tokens behind the current root; `NO_ROW` if there is none."""

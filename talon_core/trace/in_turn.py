@@ -14,7 +14,7 @@ from talon_core.forest import Forest, ForestCandidates, ForestNodes
 from talon_core.forest_grower import ForestGrowth
 from talon_core.forest_learner import ForestRound, LearningForest
 from talon_core.policy import Growth, TreePolicy
-from talon_core.trace.drafter import NO_LAWS
+from talon_core.trace.drafter import no_law
 from talon_core.tree import FloatArray, IntArray, TokenTree, tree_of
 from talon_core.tree_arrays import begins_of, by_number, joined
 
@@ -133,7 +133,7 @@ class InTurn(LearningForest):
 
     def _no_law(self, row: int) -> FloatArray:
         self.law_asked = True
-        return NO_LAWS(row)
+        return no_law(row)
 
     def finish_forest(self, forest: Forest) -> IntArray | None:
         self._look(forest)

@@ -260,6 +260,22 @@ class Writes(Talon):
         return growth
 
 
+@attrs.frozen
+class NeedsALaw(Chain):
+    name = "needs-a-law"
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        candidates.law(0)
+        return Growth(candidates.best(1))
+
+
+def test_who_asks_for_a_law_is_told_how_to_record_them() -> None:
+    method, replay = Method("needs-a-law", NeedsALaw(length=2), Match()), Replay(SHIPPED_TRACE)
+    says = "in grow: the law of frontier row 0 is asked for, and the trace has none; record with --laws"
+    with pytest.raises(PluginError, match=says):
+        Trying(replay, [*SHIPPED_TRACE]).done(method)
+
+
 def test_a_policy_cannot_change_what_it_is_shown() -> None:
     method = Method("writes", Writes(), Match())
     found = together(Replay(SHIPPED_TRACE), method, SeveralTexts([*SHIPPED_TRACE]))
