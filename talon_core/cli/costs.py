@@ -3,9 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from talon_core.cli.output import if_interrupted, note
+
 if TYPE_CHECKING:
     from talon_core.profiles.profile import Profile
     from talon_core.trace.folder import Trace
+    from talon_core.trace.replay import Method
 
 
 def costs_for(profile: str, traces: Sequence["Trace"], other_machine: bool) -> "Profile":
@@ -42,6 +45,26 @@ def check_drafter_costs(costs: "Profile", traces: Sequence["Trace"], other_machi
     """
     if not other_machine:
         _check(costs, traces, {}, "on the drafter's machine")
+
+
+def note_assumed(trace: "Trace", methods: Sequence["Method"], command: str = "replay") -> None:
+    """Say on stderr whose policies asked what passes take, which nobody told: while decoding it is measured.
+
+    Args:
+        trace: has a text.
+        methods: were tried on it without a profile.
+        command: of `talon trace`, which takes a profile.
+    """
+    from talon_core.trace.replay import Replay
+
+    replay, text = Replay(trace), trace.text(*trace.texts()[0])
+    with if_interrupted("the trace is as it was"):
+        asking = [one.name for one in methods if replay.lacks_costs(one, text)]
+    if asking:
+        note(
+            f"no profile says what passes take, so that what is assumed is followed by {', '.join(asking)}; "
+            f"talon trace {command} --profile tells them"
+        )
 
 
 def _check(costs: "Profile", traces: Sequence["Trace"], machine: Mapping[str, Any], where: str) -> None:

@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from talon_core.basics.numerals import counted
 from talon_core.basics.paths import check_folder
 from talon_core.cli import options as opts
-from talon_core.cli.costs import costs_for
+from talon_core.cli.costs import costs_for, note_assumed
 from talon_core.cli.output import BEST, GOES_ON, if_interrupted, note, print_json, wide_stdout
 from talon_core.cli.progress import progress
 
@@ -52,7 +52,9 @@ def sweep(
 
     Ctrl-C leaves a folder that the same command goes on with, and that other methods and traces can be added to.
     """
+    from talon_core.plugins.registry import load_registry
     from talon_core.trace.folder import read_trace
+    from talon_core.trace.methods import parse_methods
     from talon_core.trace.on_ray import on_ray
     from talon_core.trace.processes import in_processes
     from talon_core.trace.sweep import Sweep, summaries
@@ -79,6 +81,8 @@ def sweep(
     if outside:
         named = ", ".join(outside)
         note(f"a trace does not answer all that was asked by {named}; record with more --nodes, --depth or --width")
+    if costs is None:
+        note_assumed(wanted.traces[0], parse_methods(wanted.methods, wanted.traces[0], load_registry()), "sweep")
     names = {trace.fingerprint: str(trace.folder) for trace in wanted.traces}
     if as_json:
         rows = [{**one.as_dict(), "folder": names[one.trace]} for one in found]
@@ -127,10 +131,12 @@ def _table(title: str, found: Sequence["Summary"], sets: Sequence[str]) -> Table
     for name in ("MAT", *sets, "nodes", "oracle"):
         table.add_column(name, justify="right", min_width=len(name))
     predicted = all(one.totals.predicted_seconds is not None for one in found)
+    timed = predicted and any(one.totals.timed_texts for one in found)
     if predicted:
-        for name in ("tokens/s", "best by laws", "best", "timed"):
+        for name in ("tokens/s", "best by laws", "best", *(["timed"] if timed else [])):
             table.add_column(name, justify="right", min_width=len(name))
-        table.caption = f"{CAPTION}; {BEST}; timed: texts on which the policy's own time was taken"
+        told = "; timed: texts on which the policy's own time was taken" if timed else ""
+        table.caption = f"{CAPTION}; tokens/s: predicted by the profile; {BEST}{told}"
     for one in _of_all(found):
         totals, own = one.totals, one.totals.predicted_tokens_per_second
         table.add_row(
@@ -140,7 +146,7 @@ def _table(title: str, found: Sequence["Summary"], sets: Sequence[str]) -> Table
             f"{totals.nodes_verified / totals.target_passes:.1f}",
             "" if one.share is None else f"{100 * one.share:.0f} %",
             *([*map(_speed, (own, one.by_the_laws_tokens_per_second, one.tokens_per_second))] if predicted else []),
-            *([str(totals.timed_texts)] if predicted else []),
+            *([str(totals.timed_texts)] if timed else []),
         )
     return table
 

@@ -11,7 +11,7 @@ from talon_core.basics.numerals import counted
 from talon_core.basics.paths import check_folder
 from talon_core.bench.prompts import read_sets
 from talon_core.cli import options as opts
-from talon_core.cli.costs import costs_for
+from talon_core.cli.costs import costs_for, note_assumed
 from talon_core.cli.output import BEST, GOES_ON, if_interrupted, note, print_json, wide_stdout
 from talon_core.cli.progress import progress
 from talon_core.cli.simulate import simulate
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from talon_core.profiles.profile import Profile
     from talon_core.trace.folder import Trace
     from talon_core.trace.record import Recorded, TracePlan
-    from talon_core.trace.replay import Method
     from talon_core.trace.run import Answer
 
 BELOW = (
@@ -132,6 +131,7 @@ def record(
             print_json({**answer, "replay": tried.as_dict()})
         else:
             _show(tried)
+        note_assumed(recorded.trace, [one.method for one in tried.tried])
     if not as_json:
         typer.echo(str(out))
 
@@ -210,7 +210,7 @@ def replay(
     else:
         _show(answer)
     if costs is None:
-        _note_assumed(found, [one.method for one in answer.tried])
+        note_assumed(found, [one.method for one in answer.tried])
 
 
 def _replay(
@@ -241,20 +241,6 @@ def _replay(
     return answer
 
 
-def _note_assumed(trace: "Trace", methods: Sequence["Method"]) -> None:
-    """Say on stderr whose policies asked what passes take, which nobody told: while decoding it is measured."""
-    from talon_core.trace.replay import Replay
-
-    replay, text = Replay(trace), trace.text(*trace.texts()[0])
-    with if_interrupted("the trace is as it was"):
-        asking = [one.name for one in methods if replay.lacks_costs(one, text)]
-    if asking:
-        note(
-            f"no profile says what passes take, so that what is assumed is followed by {', '.join(asking)}; "
-            "talon trace replay --profile tells them"
-        )
-
-
 def _show(answer: "Answer") -> None:
     console, below = wide_stdout(), BELOW
     predicted = None not in [one.totals.predicted_tokens_per_second for one in answer.tried]
@@ -263,12 +249,11 @@ def _show(answer: "Answer") -> None:
     counts = () if predicted and console.width < 90 else ("passes", "drafts")  # there is no room for them
     for name in ("MAT", *counts, "nodes", "outside", "by the laws", "in hindsight"):
         table.add_column(name, justify="right")
+    timed = predicted and any(one.totals.timed_texts for one in answer.tried)
     if predicted:
-        table.add_column("tokens/s", justify="right")
-        below = (
-            f"{BELOW}; tokens/s: predicted by the profile; {BEST}; timed: texts on which the policy's time was taken"
-        )
-        for name in ("best by laws", "best", "timed"):
+        told = "; timed: texts on which the policy's time was taken" if timed else ""
+        below = f"{BELOW}; tokens/s: predicted by the profile; {BEST}{told}"
+        for name in ("tokens/s", "best by laws", "best", *(["timed"] if timed else [])):
             table.add_column(name, justify="right")
     for one in answer.tried:
         totals, best = one.totals, one.oracle
@@ -283,7 +268,7 @@ def _show(answer: "Answer") -> None:
             f"{best.by_the_laws:.3f}",
             f"{best.in_hindsight:.3f}",
             *(f"{speed:.1f}" for speed in speeds),
-            *([str(totals.timed_texts)] if speeds else []),
+            *([str(totals.timed_texts)] if timed else []),
         )
     console.print(table)
     console.print(below, style="dim")

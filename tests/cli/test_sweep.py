@@ -245,6 +245,12 @@ def test_with_a_profile_speed_is_predicted(swept: Any) -> None:
     assert {(row["policy_seconds"], row["timed_texts"]) for row in untimed.answer["rows"]} == {(None, 0)}
     shown = swept("chain", "none", "--profile", "h100-llama-3.1-8b", "--other-machine").out
     assert all(name in shown for name in ("timed", "best by laws", " best "))
+    assert all(
+        name in " ".join(shown.split()) for name in ("tokens/s: predicted by the profile", "timed: texts on which")
+    )
+    shown = swept("chain", "none", "--profile", "h100-llama-3.1-8b", "--other-machine", "--untimed").out
+    assert "best by laws" in shown
+    assert "timed" not in shown
     assert all("predicted_seconds" not in row for row in swept("chain", "none", "--json").answer["rows"])
     assert "is of another" in swept("chain", "--profile", "h100-llama-3.1-8b").refusal
 
@@ -351,3 +357,10 @@ def test_what_a_trace_does_not_answer_is_told(swept: Any) -> None:
     ran = swept("talon:budget=200,top_k=60,mu=0.0001", "--json")
     assert ran.answer["rows"][0]["outside"] > 0
     assert "budget=200,top_k=60,mu=0.0001; record with more --nodes, --depth or --width" in ran.err
+
+
+def test_who_asked_for_prices_that_nobody_gave_is_told(swept: Any) -> None:
+    says = "what is assumed is followed by talon-cost; talon trace sweep --profile tells them"
+    assert says in swept("talon-cost", "none", "--json").err
+    assert "assumed" not in swept("chain", "none", "--json").err
+    assert "assumed" not in swept("talon-cost", "--profile", "h100-llama-3.1-8b", "--other-machine", "--json").err

@@ -184,6 +184,7 @@ def test_who_asked_for_prices_that_nobody_gave_is_told(record: Any, talon: Any, 
     ran = talon("trace", "replay", str(tmp_path / "out"), "talon-cost", "talon:budget=8", "none", "caddtree", "--json")
     assert "what is assumed is followed by talon-cost, caddtree; talon trace replay --profile tells" in ran.err
     assert "assumed" not in talon("trace", "replay", str(tmp_path / "out"), "talon:budget=8", "none", "--json").err
+    assert "what is assumed is followed by talon-cost;" in record("--try", "talon-cost", "--json").err
 
 
 @pytest.mark.parametrize(("width", "priced"), [(120, False), (120, True), (80, False), (80, True)])
@@ -199,6 +200,10 @@ def test_a_table_shows_all_of_its_columns(
     assert [row.count("│") for row in rows] == [of_all] * len(rows)
     assert max(map(len, shown)) <= width
     assert ("timed" in "".join(shown)) == priced
+    if priced:
+        untimed = talon("trace", "replay", str(SHIPPED), method, "--jobs", "1", *profile, "--untimed").out
+        assert "timed" not in untimed
+        assert {line.count("│") for line in untimed.splitlines() if line.startswith("│")} == {of_all - 1}
 
 
 def test_an_unfinished_trace_is_tried_as_far_as_it_goes(
