@@ -98,6 +98,11 @@ def simulate(
         answer = promises(trace, wanted, limit, report)
     if any(one.unanswered.drafted for one in answer.found):
         note("the trace does not answer all that was asked; record with more --nodes, --depth or --width")
+    if here.machine["device"] == "cpu" and shared == 1:
+        note(
+            f"the profile '{here.name}' is of a processor, and --shared is 1: figures are as if the drafter took no "
+            "core and no memory from the target; talon profile beside measures what it takes"
+        )
     if picture is not None:
         case = answer.best.case
         title = f"{case.method.name}, schedule {case.name}, simulated"

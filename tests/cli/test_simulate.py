@@ -33,10 +33,10 @@ def folder(talon: Callable[..., Any], model: str, tmp_path: Path) -> str:
 def profile(tmp_path: Path) -> Callable[..., str]:
     """Writes a profile: what a pass takes, and a layer of the drafter."""
 
-    def write(name: str, verify: float = 1.0, draft: float | None = 0.25) -> str:
+    def write(name: str, verify: float = 1.0, draft: float | None = 0.25, device: str = "any") -> str:
         tables = {} if draft is None else {"draft_table": Table("draft", {(1, 1): draft, (64, 16): draft})}
         table = Table("verify", {(1, 1, 1): verify, (64, 1, 1): verify})
-        machine = {**dict.fromkeys(MACHINE, "any"), "gpu": ["any"], "threads": 1}
+        machine = {**dict.fromkeys(MACHINE, "any"), "gpu": ["any"], "threads": 1, "device": device}
         model = {"name": "a model", "parameters": 7, "weights_sha256": "0" * 64}
         made = Profile(name, "measured", machine, model, None, {}, table, **tables)
         file = tmp_path / f"{name}.json"
@@ -127,6 +127,18 @@ def test_a_shared_memory_slows_the_target_down(talon: Any, folder: str, profile:
     said = talon(*arguments, "--shared", "3", "--json").answer["said"]
     assert said.startswith("No schedule pays: the best, ")
     assert said.endswith("beside a drafter that works it takes 3.00 times as long for a pass.")
+
+
+def test_on_a_processor_it_is_told_that_nothing_is_shared(talon: Any, folder: str, profile: Any) -> None:
+    def told(name: str, *options: str) -> str:
+        arguments = ("trace", "simulate", folder, METHOD, "--profile", profile(name, device=name), "--other-machine")
+        err: str = talon(*arguments, *options, "--json").err
+        return err
+
+    says = "the profile 'cpu' is of a processor, and --shared is 1: figures are as if the drafter took no core"
+    assert says in told("cpu")
+    assert "--shared" not in told("cpu", "--shared", "1.5")
+    assert "--shared" not in told("cuda")
 
 
 def test_a_drafter_that_the_target_slows_down_is_waited_for(talon: Any, folder: str, profile: Any) -> None:
