@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from talon_core.errors import is_whole
 from talon_core.models.errors import UnreadableFile
 from talon_core.models.gguf_header import GgufHeader, GgufTensor
 
@@ -62,10 +63,12 @@ def _check_parts(header: GgufHeader) -> None:
 
 
 def _check_tokens(header: GgufHeader) -> None:
-    count = header.lengths.get(TOKENS)
+    count = header.lengths.get(TOKENS, 0)
+    if not count:
+        raise UnreadableFile(f"its metadata has no tokens (an array {TOKENS}); give a file with its tokenizer")
     for key in TOKEN_IDS:
         token = header.values.get(key)
-        if count is not None and token is not None and not 0 <= token < count:
+        if token is not None and not (isinstance(token, int) and 0 <= token < count):
             raise UnreadableFile(
                 f"its metadata says {key} {token}, and has {count} tokens; a token's number is from 0 to {count - 1}"
             )
@@ -75,7 +78,9 @@ def _value(header: GgufHeader, name: str) -> tuple[str, int | None]:
     """A key of the architecture, and its value; None where there is none, or an array of one for each layer."""
     key = f"{header.architecture}.{name}"
     found = header.values.get(key)
-    return f"its metadata says {key} {found}", found if isinstance(found, int) else None
+    if found is not None and not is_whole(found):
+        raise UnreadableFile(f"its metadata says {key} {found}; it must be a whole number")
+    return f"its metadata says {key} {found}", found
 
 
 def _check_heads(header: GgufHeader) -> None:
@@ -110,7 +115,7 @@ def _check_sizes(header: GgufHeader) -> None:
     if layers and count is not None and count > max(layers) + 1:
         there = max(layers) + 1
         raise UnreadableFile(f"{said}, and it has tensors of {there} layer{'s' * (there > 1)} only; {FITTING}")
-    for name in ("embedding_length", "vocab_size"):
+    for name in ("context_length", "embedding_length", "vocab_size"):
         said, size = _value(header, name)
         if size is not None and size < 1:
             raise UnreadableFile(f"{said}; it must be at least 1")

@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from talon_core.errors import first_line
+from talon_core.errors import first_line, written
 from talon_core.models.errors import UnreadableFile
 
 MAGIC = b"GGUF"
@@ -25,6 +25,9 @@ FORMS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q"
 
 MOST_NESTED = 8
 """Arrays in arrays; nobody is known to write even two."""
+
+LONGEST_NAME = 255
+"""Characters of a key or of a tensor's name; ggml itself takes 63 of the latter."""
 
 ALIGNMENT = 32
 """Of tensors in the file, where it does not say another."""
@@ -120,9 +123,9 @@ class _Reading:
         tensors, values = self._numbers("<QQ")
         architecture = ""
         for _ in range(values):
-            key, (kind,) = self._string(), self._numbers("<I")
+            key, (kind,) = self._name("a key of its metadata"), self._numbers("<I")
             if key == "general.architecture" and kind == STRING:
-                architecture = self._string()
+                architecture = self._name(key)
             elif kind in FORMS:
                 (self._values[key],) = self._numbers(f"<{FORMS[kind]}")
             else:
@@ -145,9 +148,16 @@ class _Reading:
         self._at += struct.calcsize(form)
         return found
 
-    def _string(self) -> str:
+    def _name(self, what: str) -> str:
+        """A string that sentences may quote."""
         (length,) = self._numbers("<Q")
-        return str(self._numbers(f"<{length}s")[0], "utf-8")
+        name = str(self._numbers(f"<{length}s")[0], "utf-8")
+        if len(name) > LONGEST_NAME or not name.isprintable():
+            raise UnreadableFile(
+                f"the GGUF file of {len(self._data)} bytes is damaged: {what} is {written(name)}; it must have at most "
+                f"{LONGEST_NAME} characters, all of them printable; fetch it again"
+            )
+        return name
 
     def _pass(self, key: str, kind: int, depth: int = 0) -> None:
         """Pass over a string or an array, which is in as many others."""
@@ -171,7 +181,7 @@ class _Reading:
             self._pass(key, each, depth + 1)
 
     def _entry(self) -> tuple[str, tuple[int, ...], int, int]:
-        name, (dimensions,) = self._string(), self._numbers("<I")
+        name, (dimensions,) = self._name("the name of a tensor"), self._numbers("<I")
         shape = self._numbers(f"<{dimensions}Q")[::-1]
         return name, shape, *self._numbers("<IQ")
 

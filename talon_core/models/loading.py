@@ -248,6 +248,13 @@ def _tokenizer(path: str, where: Mapping[str, Any], trust_remote_code: bool) -> 
 
     try:
         return AutoTokenizer.from_pretrained(path, **where, trust_remote_code=trust_remote_code)
+    except KeyError as error:
+        if "gguf_file" not in where:
+            raise
+        raise ValueError(
+            f"its metadata has no tokenizer.ggml.{error.args[0]}, which its kind of tokenizer is made of; give a file "
+            "with its whole tokenizer"
+        ) from error
     except ValueError as error:
         if not str(error).startswith(NO_TOKENIZER):
             raise

@@ -101,6 +101,22 @@ def test_a_tensor_without_numbers_is_refused(tmp_path):
     assert "its tensor a of shape (0,) has no numbers" in refused(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("a" * 300, "'" + "a" * 96 + "..."), ("a\nb", r"'a\nb'"), ("a\x1b[2Jb", r"'a\x1b[2Jb'")],
+    ids=["long", "of two lines", "for the terminal"],
+)
+def test_a_name_that_no_sentence_can_quote_is_refused_and_shortened(tmp_path, name, shown):
+    right = "; it must have at most 255 characters, all of them printable; fetch it again"
+    of_tensor = refused(file_of(tmp_path, LLAMA, tensors=[(name, 0)]))
+    assert f"the name of a tensor is {shown}{right}" in of_tensor
+    of_key = refused(file_of(tmp_path, number(name, 1, 99), tensors=[("t", 0)]))
+    assert f"a key of its metadata is {shown}{right}" in of_key
+    architecture = written("general.architecture") + struct.pack("<I", 8) + written(name)
+    of_architecture = refused(file_of(tmp_path, architecture, tensors=[("t", 0)]))
+    assert f"general.architecture is {shown}{right}" in of_architecture
+
+
 def parts(count):
     def settings(writer):
         writer.add_uint16("split.no", 0)
@@ -134,6 +150,7 @@ def test_a_split_file_of_one_part_is_whole(tmp_path):
         ("rope.dimension_count", 63, "; it must be an even number of at least 2"),
         ("rope.dimension_count", 2**20, ", more than the 256 of the largest dimension of a tensor of its layers"),
         ("attention.key_length", 2**20, ", more than the 256 of the largest dimension of a tensor of its layers"),
+        ("context_length", 0, "; it must be at least 1"),
         ("embedding_length", 0, "; it must be at least 1"),
         ("embedding_length", 2**20, ", more than the 256 of the largest dimension of a tensor of its layers"),
         ("feed_forward_length", 2**20, ", more than the 259 of the largest dimension of its tensors"),
@@ -155,6 +172,35 @@ def test_a_token_that_there_is_not_is_refused(tmp_path, token):
     key = f"tokenizer.ggml.{token}_token_id"
     path = write_gguf(tmp_path / "tiny.gguf", "Q8_0", settings=lambda writer: writer.add_uint32(key, 259))
     with pytest.raises(ValueError, match=rf"its metadata says {key} 259, and has 259 tokens; .* from 0 to 258"):
+        load_model(str(path))
+
+
+def test_a_token_that_is_no_whole_number_is_refused(tmp_path):
+    key = "tokenizer.ggml.eos_token_id"
+    path = write_gguf(tmp_path / "tiny.gguf", "Q8_0", settings=lambda writer: writer.add_float32(key, 1.0))
+    with pytest.raises(ValueError, match=rf"its metadata says {key} 1\.0, and has 259 tokens; .* from 0 to 258"):
+        load_model(str(path))
+
+
+@pytest.mark.parametrize("name", ["block_count", "context_length", "attention.head_count_kv", "vocab_size"])
+def test_a_size_that_is_no_whole_number_is_refused(tmp_path, name):
+    key = f"llama.{name}"
+    path = write_gguf(tmp_path / "tiny.gguf", "Q8_0", settings=lambda writer: writer.add_float32(key, 1.5))
+    with pytest.raises(ValueError, match=rf"its metadata says {key} 1\.5; it must be a whole number"):
+        load_model(str(path))
+
+
+def test_a_file_without_tokens_is_refused(tmp_path):
+    path = write_gguf(tmp_path / "tiny.gguf", "Q8_0")
+    path.write_bytes(path.read_bytes().replace(b"tokenizer.ggml.tokens", b"tokenizer.ggml.others"))
+    with pytest.raises(ValueError, match=r"its metadata has no tokens \(an array tokenizer\.ggml\.tokens\); give "):
+        load_model(str(path))
+
+
+def test_a_file_without_what_its_kind_of_tokenizer_needs_is_refused(tmp_path):
+    path = write_gguf(tmp_path / "tiny.gguf", "Q8_0")
+    path.write_bytes(path.read_bytes().replace(b"tokenizer.ggml.merges", b"tokenizer.ggml.others"))
+    with pytest.raises(ValueError, match=r"its metadata has no tokenizer\.ggml\.\w+, which its kind of tokenizer is "):
         load_model(str(path))
 
 
