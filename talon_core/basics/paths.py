@@ -31,6 +31,15 @@ def utf8(data: bytes, where: str) -> str:
         ) from None
 
 
+def in_utf8(text: str) -> bool:
+    """Whether UTF-8 can write a text: JSON can spell half a surrogate pair, and names of files may hold any byte."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def small_text(path: Path, most: int = 2**24) -> str:
     """The text of a file that somebody left where we look; what is no file, such as a pipe, is not waited for.
 
@@ -87,10 +96,11 @@ def check_folder(path: Path, called: str) -> None:
     """
     try:
         whole = path.absolute()
-        there = next(each for each in (whole, *whole.parents) if each.exists())
+        there = next(each for each in (whole, *whole.parents) if each.exists() or each.is_symlink())
         if not there.is_dir():
-            what = "which" if there == whole else f"and '{there}'"
-            raise ValueError(f"{called} is '{path}', {what} is a file; it must be a folder")
+            which = "which" if there == whole else f"and '{there}'"
+            what = "a file" if there.exists() else "a link to nothing"
+            raise ValueError(f"{called} is '{path}', {which} is {what}; it must be a folder")
         with TemporaryFile(dir=there):
             pass
     except OSError as error:
@@ -98,8 +108,21 @@ def check_folder(path: Path, called: str) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a UTF-8 text file so that it is there as a whole or not at all; what was there before is replaced."""
-    write_whole_bytes(path, text.encode("utf-8"))
+    """Write a UTF-8 text file so that it is there as a whole or not at all; what was there before is replaced.
+
+    Raises:
+        ValueError: if UTF-8 cannot write the text; the sentence says what of it.
+        OSError: if the file cannot be written.
+    """
+    try:
+        data = text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        around = text[max(0, error.start - 20) : error.end + 20]
+        raise ValueError(
+            f"'{path}' cannot be written: UTF-8 has no {text[error.start]!r}, which is in {around!r}; "
+            "rename the file or folder that is called so, or correct the text"
+        ) from None
+    write_whole_bytes(path, data)
 
 
 def write_whole_bytes(path: Path, data: bytes, suffix: str = "") -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from talon_core.basics.paths import about, utf8
+from talon_core.basics.paths import about, in_utf8, utf8
 from talon_core.errors import written
 
 ENDINGS = (".jsonl", ".txt")
@@ -129,11 +129,5 @@ def _parsed(line: str, where: str) -> Prompt:
 
 
 def _is_text(value: Any) -> bool:
-    """Whether it is a text with something in it, which UTF-8 can write: JSON can spell half a surrogate pair."""
-    if not isinstance(value, str) or not value.strip():
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    """Whether it is a text with something in it, which UTF-8 can write."""
+    return isinstance(value, str) and bool(value.strip()) and in_utf8(value)

@@ -20,6 +20,7 @@ from transformers import (
     StopStringCriteria,
 )
 
+from talon_core.basics.paths import in_utf8
 from talon_core.errors import first_line, of_the_machine, one_line, written
 from talon_core.frontend import Frontend, TextStream
 from talon_core.hf.arguments import (
@@ -124,7 +125,8 @@ class HFFrontend(Frontend):
         """Token ids of a prompt, shape `(prompt,)`, int64.
 
         Raises:
-            ValueError: for text without a tokenizer, chat messages without a chat template, or ids of another shape.
+            ValueError: for text without a tokenizer or with half a surrogate pair, chat messages without a chat
+                template, or ids of another shape.
         """
         if isinstance(prompt, list) and not any(isinstance(message, dict) for message in prompt):
             prompt = _array(prompt)  # token ids, or nothing
@@ -134,13 +136,12 @@ class HFFrontend(Frontend):
             if not prompt:
                 raise ValueError("the prompt is empty; it must have at least one character")
             if raw or not self.tokenizer.chat_template:
-                return np.asarray(self.tokenizer(prompt)["input_ids"], dtype=np.int64)
+                return self._tokens(prompt)
             prompt = [{"role": "user", "content": prompt}]
         if isinstance(prompt, list):
             if not self.tokenizer.chat_template:
                 raise ValueError("chat messages need a chat template, and this model's tokenizer has none; give text")
-            rendered = self._rendered(prompt)
-            return np.asarray(self.tokenizer(rendered, add_special_tokens=False)["input_ids"], dtype=np.int64)
+            return self._tokens(self._rendered(prompt), add_special_tokens=False)
         if isinstance(prompt, Tensor):
             check_ids(prompt)
             prompt = prompt.cpu().long().numpy()
@@ -155,6 +156,11 @@ class HFFrontend(Frontend):
                 "they must be one sequence of integers"
             )
         return ids.astype(np.int64)
+
+    def _tokens(self, text: str, **options: bool) -> IntArray:
+        if not in_utf8(text):
+            raise ValueError("the prompt holds half a surrogate pair, which is no character; write both halves or none")
+        return np.asarray(self.tokenizer(text, **options)["input_ids"], dtype=np.int64)
 
     def _rendered(self, messages: list[dict[str, str]]) -> str:
         """Messages as the chat template has them."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from talon_core.basics.paths import about, utf8
+from talon_core.basics.paths import about, in_utf8, utf8
 
 PATTERNS = ("*.txt", "*.md", "*.jsonl")
 """Which files of a folder are read, where nothing else is said."""
@@ -181,4 +181,6 @@ def _fields(line: str, where: str, fields: Sequence[str]) -> list[str]:
     if not found or not all(isinstance(text, str) for text in texts):
         wanted = " and ".join(f"'{name}'" for name in fields) if fields else "'text' or 'turns'"
         raise ValueError(f"{where} has no text in {wanted}; --field names the fields that are texts, or lists of texts")
+    if not all(map(in_utf8, texts)):
+        raise ValueError(f"{where} has a text with half a surrogate pair, which is no character; write both or none")
     return texts

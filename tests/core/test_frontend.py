@@ -148,6 +148,15 @@ def test_a_chat_template_that_raises_is_refused_in_words(
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("template", [None, "{{ messages[0].content }}"])
+def test_text_that_is_no_unicode_is_refused_in_words(decoder: Decoder, template: str | None) -> None:
+    made = Tokenizer(models.WordLevel({"a": 0, "?": 1}, unk_token="?"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, chat_template=template)
+    frontend = HFFrontend(decoder.target.model, tokenizer)  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="the prompt holds half a surrogate pair, which is no character; write both"):
+        frontend.encode("a \ud800")
+
+
 def test_a_criterion_for_stop_strings_is_made_once_for_a_tokenizer_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("talon_core.hf.frontend.StopStringCriteria", lambda *given: [*given])
     words = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))

@@ -46,6 +46,14 @@ def test_a_folder_that_is_not_there_is_named_with_the_file(tmp_path: Path) -> No
     assert raised.value.filename == str(tmp_path / "none" / "file.txt")
 
 
+def test_a_text_that_utf_8_cannot_write_is_shown_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"file\.txt' cannot be written: UTF-8 has no '\\udce9', which is in 'c\\udce9\.g'"
+    ):
+        write_whole(tmp_path / "file.txt", "c\udce9.g")
+    assert not [*tmp_path.iterdir()]
+
+
 def test_what_can_be_written_passes_and_nothing_is_left(tmp_path: Path) -> None:
     there = tmp_path / "there.json"
     there.write_text("what was there before")
@@ -65,6 +73,12 @@ def test_what_cannot_be_written_is_refused_in_a_sentence(tmp_path: Path) -> None
             check_file(wrong, "--out")
     for wrong, what in ((file, "which"), (file / "folder", f"and '{file}'")):
         with pytest.raises(ValueError, match=rf"^--out is '{wrong}', {what} is a file; it must be a folder$"):
+            check_folder(wrong, "--out")
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    for wrong, what in ((tmp_path / "link", "which"), (tmp_path / "link" / "folder", f"and '{tmp_path / 'link'}'")):
+        with pytest.raises(
+            ValueError, match=rf"^--out is '{wrong}', {what} is a link to nothing; it must be a folder$"
+        ):
             check_folder(wrong, "--out")
     for check in (check_file, check_folder):
         with pytest.raises(ValueError, match=r"^--out is 'x{999}', which cannot be written: File name too long$"):

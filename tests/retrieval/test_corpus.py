@@ -101,6 +101,10 @@ def test_progress_is_told_in_kilobytes_and_ends_with_all(tmp_path):
         (b'{"prompt": "a"}', "line 2 of '.*' has no text in 'text' or 'turns'"),
         (b'{"text": 3}', "line 2 of '.*' has no text in 'text' or 'turns'"),
         (b'{"turns": ["a", null]}', "line 2 of '.*' has no text in 'text' or 'turns'"),
+        (
+            b'{"turns": ["a", "b\\ud800"]}',
+            "line 2 of '.*' has a text with half a surrogate pair, which is no character",
+        ),
         (b'"\xff"', "line 2 of '.*' is not UTF-8 text"),
     ],
     ids=str,

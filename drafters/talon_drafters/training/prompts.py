@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 import attrs
 
 from talon_core.basics import records
-from talon_core.basics.paths import utf8
+from talon_core.basics.paths import in_utf8, utf8
 
 OPENINGS = {
     "": 6,  # whatever it likes
@@ -94,11 +94,8 @@ def read_examples(file: Path) -> list[Example]:
 
 
 def _is_text(value: Any) -> TypeGuard[str]:
-    """Whether it is a text that UTF-8 can write: JSON can spell half a surrogate pair."""
-    try:
-        return isinstance(value, str) and value.encode() is not None
-    except UnicodeEncodeError:
-        return False
+    """Whether it is a text that UTF-8 can write."""
+    return isinstance(value, str) and in_utf8(value)
 
 
 def library_examples(seed: int = 0) -> list[Example]:
