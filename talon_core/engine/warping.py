@@ -141,9 +141,9 @@ def processed(warping: Warping, scores: Tensor, path: IntArray | None) -> Tensor
     shape = scores.shape
     for processor in warping.sampling.processors:
         scores = processor(ids, scores)
-        if not isinstance(scores, Tensor) or scores.shape != shape:
+        if not isinstance(scores, Tensor) or scores.shape != shape or not _are_numbers(scores):
             raise _no_scores(processor, scores, shape)
-    return scores[0]
+    return scores[0].detach() if scores.requires_grad else scores[0]
 
 
 def processed_array(warping: Warping, scores: FloatArray, path: IntArray | None) -> FloatArray:
@@ -151,9 +151,17 @@ def processed_array(warping: Warping, scores: FloatArray, path: IntArray | None)
     return processed(warping, torch.tensor(scores), path).double().cpu().numpy()
 
 
+def _are_numbers(scores: Tensor) -> bool:
+    return scores.is_floating_point() and scores.layout == torch.strided and not scores.is_meta
+
+
 def _no_scores(processor: Processor, returned: object, shape: torch.Size) -> ValueError:
     name = getattr(processor, "__name__", type(processor).__name__)
-    what = f"scores of shape {tuple(returned.shape)}" if isinstance(returned, Tensor) else written(returned)
-    return ValueError(
-        f"logits processor '{name}' returned {what}; it must return scores of shape {tuple(shape)}, as it was given"
-    )
+    right = f"scores of shape {tuple(shape)}, as it was given"
+    what = written(returned)
+    if isinstance(returned, Tensor) and returned.shape == shape:
+        what = f"scores that are {returned.dtype} and {returned.layout}, on the device {returned.device}"
+        right = "real numbers in a dense tensor, as it was given"
+    elif isinstance(returned, Tensor):
+        what = f"scores of shape {tuple(returned.shape)}"
+    return ValueError(f"logits processor '{name}' returned {what}; it must return {right}")

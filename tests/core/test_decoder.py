@@ -595,6 +595,18 @@ def forgetful(ids, scores):
     return None
 
 
+def complex_ones(ids, scores):
+    return scores + 0j
+
+
+def sparse(ids, scores):
+    return scores.to_sparse()
+
+
+def without_data(ids, scores):
+    return scores.to("meta")
+
+
 def forbidding(ids, scores):
     return torch.full_like(scores, -torch.inf)
 
@@ -623,12 +635,29 @@ def test_a_processor_that_raises_a_plugin_error_keeps_it():
     [
         (shapeless, r"processor 'shapeless' returned scores of shape \(6,\); it must return scores of shape \(1, 6\)"),
         (forgetful, r"processor 'forgetful' returned None; it must return scores of shape \(1, 6\)"),
+        (
+            complex_ones,
+            r"'complex_ones' returned scores that are torch\.complex\d+ .*; it must return real numbers in a",
+        ),
+        (sparse, r"'sparse' returned scores that are torch\.float\d+ and torch\.sparse_coo, .*; it must return real"),
+        (without_data, r"'without_data' returned scores that .* on the device meta; it must return real numbers in a"),
     ],
 )
 @pytest.mark.parametrize("do_sample", [False, True])
 def test_a_processor_that_returns_nonsense_is_named(processor, sentence, do_sample):
     with pytest.raises(ValueError, match=sentence):
         decode((0,), chain(2), sampling=Sampling(do_sample, (processor,)))
+
+
+@POLICIES
+@pytest.mark.parametrize("do_sample", [False, True])
+def test_scores_that_a_gradient_could_go_through_are_scores(policy, do_sample):
+    def guided(ids, scores):
+        with torch.enable_grad():
+            return (scores * torch.ones(6, dtype=scores.dtype, requires_grad=True)) + 0
+
+    found = decode((0,), policy, sampling=Sampling(do_sample, (guided,)), seed=0)
+    assert found.token_ids == decode((0,), policy, sampling=Sampling(do_sample), seed=0).token_ids
 
 
 @pytest.mark.parametrize("processors", [(forbidding,), (exploding,)])
