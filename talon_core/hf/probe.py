@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationMixin, LogitsProcessorList
 
+from talon_core.errors import PluginError, of_the_machine, one_line
 from talon_core.hf.experts import experts
 from talon_core.hf.frontend import sampling_options
 from talon_core.hf.model import evaluating
@@ -78,14 +79,30 @@ class PlainModel:
         """The logits at each node, `(vocab,)`: all paths to a leaf are read at once, one a row.
 
         Where a path is shorter than the longest, any token may follow: what comes later changes nothing before it.
+
+        Raises:
+            ValueError: if the model cannot compute them.
         """
         leaves = np.setdiff1d(np.arange(len(tree)), tree.parents)
         paths = [tree.path(leaf) for leaf in leaves]
         longest = max(map(len, paths))
         texts = [np.concatenate([prefix, np.resize(tree.tokens[path], longest)]) for path in paths]
         with torch.inference_mode(), evaluating(self._modules):
-            rows = self._model(input_ids=self._ids(texts), use_cache=False).logits[:, -longest:]
+            rows = self._logits(texts)[:, -longest:]
         return {int(node): row[at] for path, row in zip(paths, rows, strict=True) for at, node in enumerate(path)}
+
+    def _logits(self, texts: Sequence[IntArray]) -> Tensor:
+        ids = self._ids(texts)
+        try:
+            logits: Tensor = self._model(input_ids=ids, use_cache=False).logits
+        except Exception as error:  # of a kind that is the model's own
+            if of_the_machine(error) or isinstance(error, ValueError | PluginError):
+                raise
+            raise ValueError(
+                f"{type(self._model).__name__} fails at {ids.shape[1]} tokens, without TALON too "
+                f"({type(error).__name__}: {one_line(error)}); look at its modules, and at the dtypes of its weights"
+            ) from error
+        return logits
 
     def check_paths(self, tree: TokenTree, expected: Mapping[int, Tensor], ours: Tensor) -> None:
         """Compare a tree's logits with those that `along_paths` gives.

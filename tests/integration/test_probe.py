@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import talon_core
 from talon_core.decoding import loading
+from talon_core.errors import PluginError
 from talon_core.hf.experts import experts
 from talon_core.hf.probe import STEPS, PlainModel, unlike
 from talon_core.runtime import recording
@@ -101,6 +102,39 @@ def test_a_model_whose_logits_are_nan_is_refused() -> None:
     model.score = torch.nan
     with pytest.raises(ValueError, match=r"^Forbidding computes logits that are NaN, without TALON too; "):
         talon_core.load(model, drafter="ngram")
+
+
+class Broken(LlamaForCausalLM):
+    """Raises what it is told to."""
+
+    error: BaseException = KeyError("my\ncode")
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        raise self.error
+
+
+def test_a_model_that_cannot_compute_is_refused_in_words() -> None:
+    mixed = made(LlamaForCausalLM).bfloat16()
+    mixed.model.norm.float()
+    with pytest.raises(
+        ValueError, match=r"^LlamaForCausalLM fails at \d+ tokens, without TALON too \(RuntimeError: .*dtype"
+    ):
+        talon_core.load(mixed, drafter="ngram")
+    with pytest.raises(
+        ValueError, match=r"^Broken fails at .* too \(KeyError: 'my\\ncode'\); look at its modules, and at"
+    ):
+        talon_core.load(made(Broken), drafter="ngram")
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("no room"), PluginError("a plugin"), ValueError("a value"), KeyboardInterrupt()]
+)
+def test_what_is_no_fault_of_a_model_or_says_itself_what_is_wrong_is_told_as_it_is(error: BaseException) -> None:
+    model = made(Broken)
+    model.error = error
+    with pytest.raises(type(error)) as raised:
+        talon_core.load(model, drafter="ngram")
+    assert raised.value is error
 
 
 @pytest.mark.parametrize("cls", [Shifted, Prompted, Steps])
