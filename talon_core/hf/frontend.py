@@ -32,7 +32,7 @@ from talon_core.hf.arguments import (
     check_tokenizer,
 )
 from talon_core.hf.text import DecodedStream
-from talon_core.hf.values import check_seed, check_values
+from talon_core.hf.values import FORCED, check_seed, check_values
 from talon_core.request import Criterion, Request
 from talon_core.runtime.embeddings import vocabulary_size
 from talon_core.sampling import Sampling
@@ -80,6 +80,8 @@ class HFFrontend(Frontend):
         own = _fields(self.model.generation_config)
         for said in (rest, given):
             check_values(said, vocabulary_size(self.model), own)
+        forced = {option: _first(option, rest, given, own) for option in FORCED}
+        check_values(forced, vocabulary_size(self.model))  # the model's own, too
         sampling_options(rest, given)
         if not any(said.get(option) for said in (rest, given, own) for option in ("max_new_tokens", "max_length")):
             rest["max_new_tokens"] = DEFAULT_MAX_NEW_TOKENS
@@ -226,6 +228,11 @@ def _criterion(tokenizer: Any, texts: tuple[str, ...]) -> StopStringCriteria:
             known.clear()
         known[key] = StopStringCriteria(tokenizer, [*texts])
     return known[key]
+
+
+def _first(option: str, *said: Mapping[str, Any]) -> Any:
+    """What the first of some says of an option."""
+    return next((one[option] for one in said if one.get(option) is not None), None)
 
 
 def _fields(config: Any) -> Mapping[str, Any]:

@@ -134,6 +134,10 @@ VALUES: Mapping[str, Values] = {
 """By option; the values of those that are not here are left to transformers."""
 
 
+FORCED = ("forced_bos_token_id", "forced_eos_token_id")
+"""Tokens that processors write into scores, where one that there is not is an IndexError in the middle of a text."""
+
+
 def check_values(options: Mapping[str, Any], vocab: int, own: Mapping[str, Any] | None = None) -> None:
     """Refuse values that an option cannot have.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from talon_core.basics.disk import writing
 from talon_core.errors import first_line, of_the_machine
+from talon_core.models.folder_faults import fault_of
 from talon_core.models.gguf_model import GgufModel
 
 OF_GGUF = {"dtype", "gguf_file", "attn_implementation"}
@@ -63,7 +64,7 @@ def load_model(
             f"trust_remote_code is {trust_remote_code!r}; it must be True or False"
         )
     path = resolve(name)
-    with _refusing(name, trust_remote_code, trusted_with):
+    with _refusing(name, path, trust_remote_code, trusted_with):
         stored = GgufModel.at(Path(path), options.get("gguf_file"))
         if stored is not None and not {*options} - OF_GGUF and stored.in_parts:
             loaded = _read_gguf(stored, dequantize, options)
@@ -145,7 +146,7 @@ def load_tokenizer(name: str) -> Any:
     if name in MODELS and not is_cached(name):
         raise ValueError(f"{name} is not in the cache; fetch it with: talon models fetch {name}")
     path = resolve(name)
-    with _refusing(name):
+    with _refusing(name, path):
         stored = GgufModel.at(Path(path))
         if stored is not None:
             return _tokenizer_of(stored)
@@ -153,7 +154,7 @@ def load_tokenizer(name: str) -> Any:
 
 
 @contextmanager
-def _refusing(name: str, trust_remote_code: bool = False, trusted_with: str = "") -> Iterator[None]:
+def _refusing(name: str, path: str, trust_remote_code: bool = False, trusted_with: str = "") -> Iterator[None]:
     """Turn what is raised by damaged files into one sentence."""
     try:
         yield
@@ -166,7 +167,7 @@ def _refusing(name: str, trust_remote_code: bool = False, trusted_with: str = ""
                 f"code, and if you trust it give {trusted_with}"
             ) from error
         raise ValueError(
-            f"model '{name}' cannot be loaded: {_reason(error)} "
+            f"model '{name}' cannot be loaded: {_reason(error, Path(path))} "
             "Give the name of an embedded model (talon list models), a folder, a GGUF file, or a Hugging Face id."
         ) from error
 
@@ -285,8 +286,11 @@ def _check_weights(info: Mapping[str, Any]) -> None:
         )
 
 
-def _reason(error: Exception) -> str:
-    """The first line of what an error says, with its type where that is no sentence for users."""
+def _reason(error: Exception, path: Path) -> str:
+    """A fault of the folder's files, or the first line of what an error says, with its type if that is no sentence."""
+    fault = fault_of(path)
+    if fault is not None:
+        return f"{fault}."
     first = first_line(error)
     if first.endswith(":"):
         first = " ".join(line.strip() for line in str(error).strip().splitlines()[:2])

@@ -157,6 +157,15 @@ def test_text_that_is_no_unicode_is_refused_in_words(decoder: Decoder, template:
         frontend.encode("a \ud800")
 
 
+@pytest.mark.parametrize("option", ["forced_bos_token_id", "forced_eos_token_id"])
+def test_a_forced_token_that_there_is_not_is_refused_though_it_is_the_models_own(decoder: Decoder, option: str) -> None:
+    own(decoder, **{option: 99_999})
+    for options in ({}, {"generation_config": GenerationConfig(**{option: 99_999})}):
+        with pytest.raises(ValueError, match=rf"^{option} is 99999; it must be a token id, 0 to 96"):
+            request(decoder, **options)
+    assert request(decoder, **{option: 3}).sampling.processors
+
+
 def test_a_criterion_for_stop_strings_is_made_once_for_a_tokenizer_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("talon_core.hf.frontend.StopStringCriteria", lambda *given: [*given])
     words = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))

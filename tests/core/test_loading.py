@@ -743,6 +743,18 @@ def without(*names: str) -> Callable[[Path], None]:
     return lambda folder: [(folder / name).unlink() for name in names] and None
 
 
+def shards(index: object) -> Callable[[Path], None]:
+    """The weights are in a file of several, and this is what the index of these says."""
+
+    def damage(folder: Path) -> None:
+        (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+        (folder / "model.safetensors.index.json").write_text(index if isinstance(index, str) else json.dumps(index))
+
+    return damage
+
+
+OBJECT = "; it must be a JSON object"
+
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "truncated weights": (content("model.safetensors", lambda old: old[:5000]), "SafetensorError: "),
     "weights cut by a byte": (content("model.safetensors", lambda old: old[:-1]), "SafetensorError: "),
@@ -762,7 +774,32 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
         config(hidden_size=64),
         r"its weight lm_head.weight has shape \(97, 48\) where its configuration asks for \(97, 64\)",
     ),
-    "half a configuration": (content("config.json", lambda old: old[:20]), "not a valid JSON file"),
+    "half a configuration": (
+        content("config.json", lambda old: old[:20]),
+        r"its config\.json cannot be read \(it is not JSON: .*\); fetch it again",
+    ),
+    "a configuration that is a list": (content("config.json", lambda old: b"[]"), rf"its config\.json is \[\]{OBJECT}"),
+    "generation settings of nothing": (
+        content("generation_config.json", lambda old: b"null"),
+        rf"its generation_config\.json is None{OBJECT}",
+    ),
+    "tokenizer settings that are a list": (
+        content("tokenizer_config.json", lambda old: b"[]"),
+        rf"its tokenizer_config\.json is \[\]{OBJECT}",
+    ),
+    "half a tokenizer": (
+        content("tokenizer.json", lambda old: old[:20]),
+        r"its tokenizer\.json cannot be read \(it is not JSON: .*\); fetch it again",
+    ),
+    "an index that is empty": (shards(""), r"its model\.safetensors\.index\.json cannot be read \(it is not JSON: "),
+    "an index without a map": (
+        shards({"metadata": {}}),
+        rf"its model\.safetensors\.index\.json has None as its weight_map{OBJECT}",
+    ),
+    "an index of no files": (
+        shards({"metadata": {}, "weight_map": {"lm_head.weight": 3}}),
+        r"its model\.safetensors\.index\.json has 'lm_head\.weight' in 3; it must be the name of a file of the folder",
+    ),
     "a configuration of nothing": (content("config.json", lambda old: b"{}"), "`model_type`"),
     "a configuration of something unknown": (config(model_type="llamma"), "`llamma`"),
     "a configuration of no causal LM": (config(model_type="vit"), "AutoModelForCausalLM"),
