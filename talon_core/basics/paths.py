@@ -200,6 +200,20 @@ def _umask() -> int:
     return now
 
 
+def from_home(path: str) -> Path:
+    """A path in which `~` and `~name` stand for a user's home folder.
+
+    Raises:
+        ValueError: if there is no such user, or he has none.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ValueError(
+            f"the path '{path}' begins with a home folder that is not known; write the whole path"
+        ) from None
+
+
 def cache_folder() -> Path:
     """The user's cache: `$TALON_CACHE` where that is set and not empty, else what the operating system prescribes.
 
@@ -207,7 +221,7 @@ def cache_folder() -> Path:
     """
     chosen = os.environ.get("TALON_CACHE", "")
     if chosen:
-        return Path(chosen).expanduser().absolute()
+        return from_home(chosen).absolute()
     return Path(platformdirs.user_cache_dir("talon", appauthor=False))
 
 
@@ -218,5 +232,5 @@ def data_folder() -> Path:
     """
     chosen = os.environ.get("TALON_DATA", "")
     if chosen:
-        return Path(chosen).expanduser().absolute()
+        return from_home(chosen).absolute()
     return Path(platformdirs.user_data_dir("talon", appauthor=False))

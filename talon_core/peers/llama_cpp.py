@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs.validators import ge, in_, lt
 
+from talon_core.basics.paths import from_home
 from talon_core.heads import GivesHead
 from talon_core.peer import Peer, PeerAnswer, PeerEngine, PeerSetting
 from talon_core.peers.packages import imported, missing, version_of
@@ -52,7 +53,7 @@ class LlamaCpp(Peer):
 
     def unavailable(self) -> str | None:
         for file in filter(None, (self.file, self.draft_file)):
-            if not Path(file).expanduser().is_file():
+            if not from_home(file).is_file():
                 return f"there is no file '{file}'"
         if self.draft == DRAFT_MODEL and not self.draft_file:
             return f"draft={DRAFT_MODEL} drafts with a small model; give its GGUF file with draft_file="
@@ -73,7 +74,7 @@ class LlamaCpp(Peer):
 
         set_num_threads(1)  # where a process has more threads of OpenMP than cores, all of them sleep between two tasks
         came_from = None if self.widened else gguf_file_of(setting.model)
-        path = Path(self.file).expanduser() if self.file else came_from or gguf_of(setting)
+        path = from_home(self.file) if self.file else came_from or gguf_of(setting)
         dtype = main_type(path)
         params = _params(path, dtype, setting)
         params.speculative.types = [_kind(self.draft)]
@@ -97,7 +98,7 @@ class LlamaCpp(Peer):
         from talon_core.peers.gguf_copy import with_made_up_vocabulary
         from talon_core.peers.gguf_head import check_target, gguf_of_head
 
-        own = Path(self.draft_file).expanduser()
+        own = from_home(self.draft_file)
         if self.draft == DRAFT_MODEL:
             return with_made_up_vocabulary(own, setting.eos) if made_up else own
         if self.draft == DRAFT_HEAD:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs.validators import ge
 
+from talon_core.basics.paths import from_home
 from talon_core.errors import first_line
 from talon_core.peer import Peer, PeerAnswer, PeerEngine, PeerSetting
 from talon_core.peers.packages import imported, missing, version_of
@@ -38,13 +39,13 @@ class OpenVino(Peer):
 
     def unavailable(self) -> str | None:
         for folder in filter(None, (self.path, self.head)):
-            if not (Path(folder).expanduser() / "openvino_model.xml").is_file():
+            if not (from_home(folder) / "openvino_model.xml").is_file():
                 return f"there is no openvino_model.xml in '{folder}'; optimum-cli export openvino writes one"
         return missing("openvino_genai", "openvino")
 
     def open(self, setting: PeerSetting) -> PeerEngine:
         openvino_genai = imported("openvino_genai")
-        dtype = _main_type(Path(self.path).expanduser() / "openvino_model.xml")
+        dtype = _main_type(from_home(self.path) / "openvino_model.xml")
         exact = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"} if dtype == "float32" else {}
         options: dict[str, Any] = {**exact, "INFERENCE_NUM_THREADS": setting.threads}
         scheduler = openvino_genai.SchedulerConfig()
@@ -54,7 +55,7 @@ class OpenVino(Peer):
         drafted = {"draft_model": openvino_genai.draft_model(self._head, "CPU", **options)} if self.head else {}
         try:
             pipeline = openvino_genai.LLMPipeline(
-                str(Path(self.path).expanduser()), "CPU", scheduler_config=scheduler, **drafted, **options
+                str(from_home(self.path)), "CPU", scheduler_config=scheduler, **drafted, **options
             )
         except RuntimeError as error:
             raise ValueError(f"OpenVINO cannot open '{self.path}': {first_line(error)}") from error
@@ -80,7 +81,7 @@ class OpenVino(Peer):
 
     @property
     def _head(self) -> str:
-        return str(Path(self.head).expanduser())
+        return str(from_home(self.head))
 
 
 def _main_type(xml: Path) -> str:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from talon_core.basics.paths import check_file, check_folder, write_whole
+from talon_core.basics.paths import cache_folder, check_file, check_folder, data_folder, from_home, write_whole
+from talon_core.models import resolve
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -92,3 +93,16 @@ def test_a_folder_in_which_nobody_may_write_is_refused() -> None:
         check_file(Path("/proc/x.json"), "--out")
     with pytest.raises(ValueError, match=r"^--out is '/proc/a/b', which cannot be written: "):
         check_folder(Path("/proc/a/b"), "--out")
+
+
+def test_a_home_folder_that_is_not_known_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = "~no-such-user/x"
+    monkeypatch.setenv("TALON_CACHE", unknown)
+    monkeypatch.setenv("TALON_DATA", unknown)
+    for ask in (cache_folder, data_folder, lambda: from_home(unknown), lambda: resolve(unknown)):
+        with pytest.raises(
+            ValueError, match=rf"^the path '{unknown}' begins with a home folder that is not known; write"
+        ):
+            ask()
+    monkeypatch.setenv("HOME", "/somewhere")
+    assert from_home("~/x") == Path("/somewhere/x")
