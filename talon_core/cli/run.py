@@ -220,5 +220,5 @@ def _seldom_collected() -> Iterator[None]:
 def _quiet_libraries() -> Iterator[None]:
     with warnings.catch_warnings():
         if not debugging():
-            warnings.filterwarnings("ignore", module=r"(transformers|torch|huggingface_hub|tokenizers)(\..*)?$")
+            warnings.filterwarnings("ignore", module=r"(transformers|torch|huggingface_hub|tokenizers|gguf)(\..*)?$")
         yield

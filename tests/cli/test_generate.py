@@ -2,10 +2,12 @@
 
 import json
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from gguf import GGMLQuantizationType
 
 from talon_core.cli.generate import read_prompt
 from talon_core.plugins.presets import Preset, save_preset
@@ -48,6 +50,22 @@ def test_a_gguf_file_is_a_model(talon, tmp_path):
     (tmp_path / "tiny.gguf").write_bytes(b"GGUF")
     ran = talon("generate", "ab ab ab", "--model", file, "--max-new-tokens", "5", "--json")
     assert "tiny.gguf' cannot be loaded: the GGUF file of 4 bytes is cut short or damaged" in ran.refusal
+
+
+def test_a_gguf_file_of_numbers_that_are_none_gets_one_sentence(talon, tmp_path):
+    """Of what the package gguf warns while it widens them nothing is shown."""
+    file, name = write_gguf(tmp_path / "tiny.gguf", "Q8_0"), b"blk.0.attn_q.weight"
+    content = bytearray(file.read_bytes())
+    at = content.index(name) + len(name) + 4 + 2 * 8  # behind the number of dimensions, and two of them
+    assert content[at] == GGMLQuantizationType.Q8_0
+    content[at] = GGMLQuantizationType.Q2_K  # of which no layer holds blocks; the bytes are no factors of it
+    file.write_bytes(content)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        ran = talon("generate", "ab", "--model", str(file), "--max-new-tokens", "5")
+    assert ran.status == 2
+    assert ran.err.endswith("computes logits that are NaN, without TALON too; look at its weights and dtype\n")
+    assert not [one for one in shown if "invalid value" in str(one.message)]
 
 
 def test_without_a_policy_the_same_tokens_come_one_by_one(talon, model):
