@@ -82,6 +82,8 @@ def parse_parts(spec: str, registry: Registry) -> tuple[str | None, Resolved]:
         why: object = error
         if drafter is None and first in registry.names("drafter"):
             why = f"'{first}' is a drafter, and a policy stands behind it: write '{name}/{DEFAULT_POLICY}'"
+        elif "@" in name:
+            why = f"{error}; a schedule, as behind an @ of talon bench, is tried by talon trace simulate --schedule"
         raise ValueError(f"method '{name}': {why}") from error
 
 

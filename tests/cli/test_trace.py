@@ -237,6 +237,7 @@ def test_an_unfinished_trace_is_tried_as_far_as_it_goes(
         ("auto/talon/match", "the trace's own drafter is taken where none is named: write 'talon/match'"),
         ("auto/talom", "did you mean 'talon'?"),
         ("ngram", "'ngram' is a drafter, and a policy stands behind it: write 'ngram/default'"),
+        ("chain@cached", "a schedule, as behind an @ of talon bench, is tried by talon trace simulate --schedule"),
         ("ngram/talom", "no tree policy 'talom'; did you mean 'talon'?"),
         ("auto/talon", "the trace's own drafter is taken where none is named: write 'talon'"),
         ("", "method '' is written policy"),
