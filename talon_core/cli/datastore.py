@@ -50,7 +50,7 @@ def build(
     The folder is there as a whole or not at all: Ctrl-C leaves nothing behind.
     """
     from talon_core.cli.session import check_model_name, quieten_libraries
-    from talon_core.models.loading import load_tokenizer
+    from talon_core.models.loading import load_tokenizer, vocabulary_size_of
     from talon_core.retrieval.index import vocabulary_of
 
     check_shard(shard_tokens, "--shard-tokens")
@@ -59,14 +59,14 @@ def build(
     check_model_name(model)
     corpus = find_corpus(files, field or (), include or PATTERNS)
     quieten_libraries()
-    tokenizer = load_tokenizer(model)
+    tokenizer, size = load_tokenizer(model), vocabulary_size_of(model)
     named = Path(model).resolve().name if Path(model).is_dir() else model  # the index is for other machines, too
     started = time.perf_counter()
-    with closing(_tokenised(corpus, tokenizer)) as pieces:
+    with closing(_tokenised(corpus, tokenizer, size)) as pieces:
         index = write_index(
             out,
             pieces,
-            vocabulary_of(tokenizer, named),
+            vocabulary_of(tokenizer, named, size),
             shard_tokens=shard_tokens,
             sorting=partial(progress, "sorting", "shards"),
         )
@@ -79,10 +79,10 @@ def build(
     _show(answer)
 
 
-def _tokenised(corpus: Corpus, tokenizer: Any) -> Generator[Piece, None, None]:
+def _tokenised(corpus: Corpus, tokenizer: Any, size: int | None) -> Generator[Piece, None, None]:
     """Its tokens; a bar shows how far it is, and ends with them: there is one at a time."""
     with progress("tokenising", "kB") as report:
-        yield from tokenised(corpus, tokenizer, report)
+        yield from tokenised(corpus, tokenizer, report, size)
 
 
 @datastore.command()

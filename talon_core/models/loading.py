@@ -9,8 +9,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from talon_core.basics.disk import writing
-from talon_core.errors import first_line, of_the_machine
+from talon_core.errors import first_line, is_whole, of_the_machine
 from talon_core.models.folder_faults import fault_of
+from talon_core.models.gguf_checks import TOKENS, checked_header
 from talon_core.models.gguf_model import GgufModel
 
 OF_GGUF = {"dtype", "gguf_file", "attn_implementation"}
@@ -151,6 +152,34 @@ def load_tokenizer(name: str) -> Any:
         if stored is not None:
             return _tokenizer_of(stored)
         return _tokenizer(path, {} if Path(path).is_dir() else {"local_files_only": True}, False)
+
+
+def vocabulary_size_of(name: str) -> int | None:
+    """How many tokens a model knows, by its configuration; None where that does not tell. Nothing is fetched.
+
+    Its tokenizer may have fewer, and where tokens were added to the tokenizer alone, more.
+
+    Args:
+        name: as for `load_model`.
+
+    Raises:
+        ValueError: if the model is not here.
+    """
+    from talon_core.models import resolve
+
+    path = resolve(name)
+    stored = GgufModel.at(Path(path))
+    if stored is not None:
+        return checked_header(stored.path).lengths.get(TOKENS)
+    from transformers import PretrainedConfig
+
+    try:
+        said, _ = PretrainedConfig.get_config_dict(path, local_files_only=True)
+    except (OSError, ValueError):  # a folder of a tokenizer has none
+        return None
+    of_text = said.get("text_config")
+    size = (of_text if isinstance(of_text, dict) else said).get("vocab_size")
+    return size if is_whole(size) and size > 0 else None
 
 
 @contextmanager

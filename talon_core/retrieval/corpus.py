@@ -100,13 +100,16 @@ def find_corpus(paths: Iterable[Path], fields: Sequence[str] = (), patterns: Seq
     return Corpus(tuple(files), tuple(fields), size)
 
 
-def tokenised(corpus: Corpus, tokenizer: Any, report: Report = lambda done, all_: None) -> Iterator[Piece]:
+def tokenised(
+    corpus: Corpus, tokenizer: Any, report: Report = lambda done, all_: None, size: int | None = None
+) -> Iterator[Piece]:
     """The tokens of a corpus, without special tokens; each text file, and each text of a JSON line, is a document.
 
     Args:
         corpus: what is read.
         tokenizer: a transformers tokenizer.
         report: is told how many kilobytes are done, and of how many.
+        size: of the model's vocabulary; a token that it does not have ends a document. None if not known.
 
     Raises:
         ValueError: if a file is not UTF-8, or a line is no JSON or has none of the fields; the sentence says where.
@@ -121,9 +124,21 @@ def tokenised(corpus: Corpus, tokenizer: Any, report: Report = lambda done, all_
             waiting += len(text.text)
         if texts and (text is None or waiting >= BATCH):
             found = tokenizer([one.text for one in texts], add_special_tokens=False, verbose=False)["input_ids"]
-            yield from (Piece(ids, one.last) for ids, one in zip(found, texts, strict=True))
+            for ids, one in zip(found, texts, strict=True):
+                yield from _pieces(ids, one.last, size)
             report(-(-texts[-1].read // 1000), all_)
             texts, waiting = [], 0
+
+
+def _pieces(ids: Sequence[int], last: bool, size: int | None) -> Iterator[Piece]:
+    """Some of a document, or what stands between tokens that the model does not have."""
+    start = 0
+    if size is not None and max(ids, default=0) >= size:
+        for place, token in enumerate(ids):
+            if token >= size:
+                yield Piece(ids[start:place])
+                start = place + 1
+    yield Piece(ids[start:], last)
 
 
 def _texts(corpus: Corpus) -> Iterator[_Text]:

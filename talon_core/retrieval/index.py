@@ -52,9 +52,16 @@ class IndexedVocabulary:
         return np.min_scalar_type(self.end).newbyteorder(">")
 
 
-def vocabulary_of(tokenizer: Any, model: str) -> IndexedVocabulary:
-    """The vocabulary of a transformers tokenizer; two with the same tokens and ids have the same hash."""
-    return IndexedVocabulary(model, max(tokenizer.get_vocab().values()) + 1, tokenizer_hash(tokenizer))
+def vocabulary_of(tokenizer: Any, model: str, size: int | None = None) -> IndexedVocabulary:
+    """The vocabulary of a transformers tokenizer; two with the same tokens and ids have the same hash.
+
+    Args:
+        tokenizer: it.
+        model: whose it is.
+        size: of that model's vocabulary; tokens that were added to the tokenizer alone are none of it. None keeps all.
+    """
+    own = max(tokenizer.get_vocab().values()) + 1
+    return IndexedVocabulary(model, own if size is None else min(own, size), tokenizer_hash(tokenizer, size))
 
 
 def tokenizer_hash(tokenizer: Any, size: int | None = None) -> str:

@@ -2,15 +2,18 @@
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from talon_core.retrieval import TokenIndex
 from talon_core.retrieval.index import TOKENS
+from talon_tests.tiny_gguf import write_gguf
 
 SENTENCE = "hi-🙂é~\n"
 """What the model of these tests says again and again."""
@@ -62,6 +65,34 @@ def test_an_index_is_made_and_decoded_with(build: Any, talon: Any, model: str, t
     report = talon("doctor", "--model", model, "--drafter", "index", "--json").answer["drafter"]
     assert report["name"] == "datastore"
     assert report["recognised"]["tokens"] == bytes_
+
+
+def test_tokens_that_were_added_to_a_tokenizer_alone_are_left_out(talon: Any, model: str, tmp_path: Path) -> None:
+    shutil.copytree(model, tmp_path / "own")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "own")
+    own = len(tokenizer)
+    tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+    tokenizer.save_pretrained(tmp_path / "own")
+    (tmp_path / "texts" / "padded.txt").write_text(f"{SENTENCE}[PAD]{SENTENCE}", encoding="utf-8")
+    built = talon("datastore", "build", "texts", "--model", "own", "--out", "index", "--json")
+    assert built.answer["documents"] == 5
+    index = TokenIndex(tmp_path / "index")
+    assert index.manifest.vocab_size == own
+    for name in ("own", model):
+        arguments = ("generate", "~", "--model", name, "--max-new-tokens", "30", "--json")
+        drafted = talon(*arguments, "--drafter", "datastore:path=index,shortest=1", "--policy", "chain:length=6")
+        assert drafted.answer["stats"]["target_passes"] < 15
+
+
+@pytest.mark.parametrize("name", ["own.gguf", "own"])
+def test_an_index_fits_the_model_that_it_was_built_for(talon: Any, model: str, tmp_path: Path, name: str) -> None:
+    if name == "own":
+        shutil.copytree(model, tmp_path / "own")
+    else:
+        write_gguf(tmp_path / name, "Q8_0")
+    assert talon("datastore", "build", "texts", "--model", name, "--out", "index").status == 0
+    drafted = talon("generate", "ab", "--model", name, "--drafter", "datastore:path=index", "--max-new-tokens", "4")
+    assert drafted.status == 0, drafted.err
 
 
 def test_people_are_told_what_there_is(build: Any, talon: Any, model: str) -> None:

@@ -79,6 +79,23 @@ def test_a_long_text_is_read_in_blocks_and_nothing_of_it_is_lost(tmp_path, unit)
         assert all(one.startswith(b" ") for one in texts[1:])
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("abzc", ["ab", "c"]), ("zabzz", ["", "ab", "", ""]), ("ab", ["ab"]), ("", [""])],
+)
+def test_a_token_that_the_model_does_not_have_ends_a_document(tmp_path, text, expected):
+    file = lines(tmp_path / "some.jsonl", {"text": text}, {"text": "d"})
+    pieces = [*tokenised(find_corpus([file]), Bytes(), size=ord("z"))]
+    assert [bytes(piece.tokens).decode() for piece in pieces] == [*expected, "d"]
+    assert all(piece.last for piece in pieces)
+
+
+def test_where_a_block_ends_such_a_document_goes_on(tmp_path):
+    (tmp_path / "long.txt").write_text("a" * (BLOCK - 1) + "z" + "a" * 9)
+    pieces = [*tokenised(find_corpus([tmp_path]), Bytes(), size=ord("z"))]
+    assert [(len(piece.tokens), piece.last) for piece in pieces] == [(BLOCK - 1, True), (0, False), (9, True)]
+
+
 def test_progress_is_told_in_kilobytes_and_ends_with_all(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text("words and\n" * 150_000)

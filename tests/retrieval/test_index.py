@@ -110,6 +110,12 @@ def test_tokens_may_be_bytes_as_those_of_models_with_code_of_their_own_are():
     assert len({one.sha256 for one in vocabularies}) == 3
 
 
+def test_tokens_that_a_model_does_not_have_are_none_of_its_vocabulary():
+    own, added = Words("a", "b"), Words("a", "b", "[PAD]")
+    assert vocabulary_of(added, "some", 2) == vocabulary_of(own, "some") == vocabulary_of(own, "some", 9)
+    assert vocabulary_of(added, "some").size == 3
+
+
 def test_what_is_not_looked_at_stays_on_disk(tmp_path):
     index = written(tmp_path, [[0, 1, 2]])
     assert not index._tokens.flags.owndata

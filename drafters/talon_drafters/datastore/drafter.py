@@ -57,7 +57,7 @@ def _hash_by_name(target: Target) -> str | None:
     if not name:
         return None
     try:
-        return tokenizer_hash(load_tokenizer(name))
+        return tokenizer_hash(load_tokenizer(name), target.vocab_size)
     except ValueError:  # weights in a folder without one
         return None
 
