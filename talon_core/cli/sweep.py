@@ -52,7 +52,6 @@ def sweep(
 
     Ctrl-C leaves a folder that the same command goes on with, and that other methods and traces can be added to.
     """
-    from talon_core.plugins.registry import load_registry
     from talon_core.trace.folder import read_trace
     from talon_core.trace.methods import parse_methods
     from talon_core.trace.on_ray import on_ray
@@ -82,7 +81,7 @@ def sweep(
         named = ", ".join(outside)
         note(f"a trace does not answer all that was asked by {named}; record with more --nodes, --depth or --width")
     if costs is None:
-        note_assumed(wanted.traces[0], parse_methods(wanted.methods, wanted.traces[0], load_registry()), "sweep")
+        note_assumed(wanted.traces[0], parse_methods(wanted.methods, wanted.traces[0], wanted.registry), "sweep")
     names = {trace.fingerprint: str(trace.folder) for trace in wanted.traces}
     if as_json:
         rows = [{**one.as_dict(), "folder": names[one.trace]} for one in found]

@@ -246,7 +246,7 @@ class Sweep:
         time_all: bool = False,
         timed: bool = True,
     ) -> None:
-        registry = load_registry()  # as whoever works does, in another process or on another machine
+        self.registry = registry = load_registry()  # as whoever works does, in another process or on another machine
         self.traces = [read_trace(folder.absolute()) for folder in folders]
         known: dict[str, Path] = {}
         for trace in self.traces:
