@@ -32,7 +32,7 @@ class Opening:
     Attributes:
         spec: the drafter's options.
         vocab_size: the target's.
-        tokenizer_sha256: likewise; None if not known.
+        tokenizer_sha256: likewise, for drafters of texts; None if not known.
         place: where it runs.
         source: what the target's model is loaded by, for drafters that look into it; None for those of texts.
         dtype: the format of the target's weights, as "float32".
@@ -74,8 +74,8 @@ def process_worker(
             "too; give talon_core.load the model's name or path, and not an object, or draft on a thread"
         )
     dtype = str(getattr(getattr(target, "model", None), "dtype", "float32")).removeprefix("torch.")
-    told = target.vocab_size, target.tokenizer_sha256
-    opening = Opening(spec, *told, place, None if spec.reads_texts else source, dtype)
+    tokenizer, loaded = (target.tokenizer_sha256, None) if spec.reads_texts else (None, source)
+    opening = Opening(spec, target.vocab_size, tokenizer, place, loaded, dtype)
     check_usable(place)
     check_uses(place, naming("drafter", spec), spec.reads_texts)
     command = python("talon_core.decoding.hosting", "host")
