@@ -12,6 +12,7 @@ from talon_core.bench.measurement import Measurement
 from talon_core.bench.methods import PLAIN
 from talon_core.bench.results import Results
 from talon_core.defaults import AUTO
+from talon_core.drafter import DrafterSpec
 from talon_core.plugins.registry import load_registry
 from talon_core.report.figures import ALL, Budget, Efficiency, Oracle, Point
 from talon_core.trace.along import Along
@@ -102,9 +103,10 @@ def oracle_of(trace: Trace, results: Results) -> Oracle:
     drafted = {name: [each for each in results.measurements if each.method == name] for name in methods}
     drafted = {name: of for name, of in drafted.items() if not _prepared(of)}  # the others have no points
     depths = {name: _deepest(of) for name, of in drafted.items()}
-    walked = {of: _offers(trace, text, max(depths.values(), default=0)) for of, text in texts.items()}
+    own = own_drafter(trace, load_registry()) if trace["drafter"]["reads_texts"] else None
+    walked = {of: _offers(trace, text, own, max(depths.values(), default=0)) for of, text in texts.items()}
     along = [each.along for each in walked.values()]
-    if not trace["drafter"]["reads_texts"]:
+    if own is None:
         _check_depth(trace, along, depths)
     ways = {of: cheapest(each, np.array(PRICES)) for of, each in walked.items()}
     _check_passes(trace, texts, ways, drafted)
@@ -224,13 +226,13 @@ class Offers:
     passes: FloatArray
 
 
-def _offers(trace: Trace, text: TextTrace, depth: int) -> Offers:
+def _offers(trace: Trace, text: TextTrace, own: DrafterSpec | None, depth: int) -> Offers:
     """What is offered along a text; a drafter of texts is asked for so many layers, or as many as the trace has."""
-    if text.rows is not None and text.along is not None:
-        rows, found = text.rows, text.along
+    if own is None:
+        assert text.along is not None
+        rows, found = text.recorded, text.along
     else:
-        superset = superset_of(trace, depth)
-        rows = rows_of(own_drafter(trace, load_registry()), text, trace, superset)
+        rows = rows_of(own, text, trace, superset_of(trace, depth))
         found = along_rows(rows, text.ids[text.prompt_tokens :].tolist())
     passes = np.cumsum(np.asarray(rows.passes, dtype=np.float64), axis=1)
     return Offers(found, np.concatenate([np.zeros((len(passes), 1)), passes], axis=1))
