@@ -53,7 +53,6 @@ def sweep(
     Ctrl-C leaves a folder that the same command goes on with, and that other methods and traces can be added to.
     """
     from talon_core.trace.folder import read_trace
-    from talon_core.trace.methods import parse_methods
     from talon_core.trace.on_ray import on_ray
     from talon_core.trace.processes import in_processes
     from talon_core.trace.sweep import Sweep, summaries
@@ -81,7 +80,8 @@ def sweep(
         named = ", ".join(outside)
         note(f"a trace does not answer all that was asked by {named}; record with more --nodes, --depth or --width")
     if costs is None:
-        note_assumed(wanted.traces[0], parse_methods(wanted.methods, wanted.traces[0], wanted.registry), "sweep")
+        first = wanted.traces[0]
+        note_assumed(first, wanted.made[first.fingerprint], "sweep")
     names = {trace.fingerprint: str(trace.folder) for trace in wanted.traces}
     if as_json:
         rows = [{**one.as_dict(), "folder": names[one.trace]} for one in found]
@@ -97,21 +97,23 @@ def _show(title: str, found: Sequence["Summary"]) -> None:
     """A row for each method, a column for each set; where these have no room, they are a table of their own."""
     sets = list(dict.fromkeys(one.set for one in found if one.set is not None))
     console, own = wide_stdout(), sets if len(sets) > 1 else []
-    whole = _table(title, found, own)
-    if _fits(whole, console) or not own:
-        console.print(whole)
-        return
-    for part in (_of_sets(title, found, own), _table("all sets", found, [])):
-        _fits(part, console)
-        console.print(part)
+    tables = [_close(_table(title, found, own), console)]
+    if own and not _fits(tables[0], console):
+        tables = [_close(each, console) for each in (_of_sets(title, found, own), _table("all sets", found, []))]
+    for each in tables:
+        console.print(each)
+
+
+def _close(table: Table, console: Console) -> Table:
+    """A table whose columns stand close where it has no room otherwise."""
+    if not _fits(table, console):
+        table.padding = 0
+    return table
 
 
 def _fits(table: Table, console: Console) -> bool:
-    """Whether a table has room without breaking words; its columns stand close where they have to."""
-    wide = console.options.update_width(1000)
-    if console.measure(table, options=wide).minimum > console.width:
-        table.padding = 0
-    return console.measure(table, options=wide).minimum <= console.width
+    """Whether a table has room without breaking words."""
+    return console.measure(table, options=console.options.update_width(1000)).minimum <= console.width
 
 
 def _of_sets(title: str, found: Sequence["Summary"], sets: Sequence[str]) -> Table:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import attrs
 import numpy as np
@@ -38,6 +39,12 @@ class BestTrees:
     by_the_laws: float
     tokens_per_second: float | None = None
     by_the_laws_tokens_per_second: float | None = None
+
+
+def known_speeds(oracle: Any) -> dict[str, float]:
+    """The speeds of `BestTrees`, or of what has them under the same names, where costs are known; as plain data."""
+    speeds = {name: getattr(oracle, name) for name in ("tokens_per_second", "by_the_laws_tokens_per_second")}
+    return {name: speed for name, speed in speeds.items() if speed is not None}
 
 
 @attrs.frozen

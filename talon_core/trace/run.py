@@ -16,7 +16,7 @@ from talon_core.forest_planner import ForestPlanner
 from talon_core.trace.along import Along
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.folder import Trace
-from talon_core.trace.oracle import BestTrees, Fewest, best_trees, fastest, fastest_by_the_laws
+from talon_core.trace.oracle import BestTrees, Fewest, best_trees, fastest, fastest_by_the_laws, known_speeds
 from talon_core.trace.own_time import to_be_timed, with_own_time
 from talon_core.trace.processes import in_processes
 from talon_core.trace.replay import Method, Replay, Totals
@@ -78,10 +78,7 @@ class Answer:
             }
             for one in self.tried
         ]
-        hindsight = {"mean_accepted_tokens": self.oracle.in_hindsight}
-        for name in ("tokens_per_second", "by_the_laws_tokens_per_second"):
-            speed = getattr(self.oracle, name)
-            hindsight |= {} if speed is None else {name: speed}
+        hindsight = {"mean_accepted_tokens": self.oracle.in_hindsight, **known_speeds(self.oracle)}
         counts = {"texts": self.texts, "missing": self.missing}
         return {"methods": methods, "oracle": hindsight, **counts, "seconds": self.seconds}
 

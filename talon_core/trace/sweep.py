@@ -23,7 +23,7 @@ from talon_core.trace.along import Along
 from talon_core.trace.code import code_of
 from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.methods import parse_methods
-from talon_core.trace.oracle import Fewest
+from talon_core.trace.oracle import Fewest, known_speeds
 from talon_core.trace.own_time import to_be_timed, with_own_time
 from talon_core.trace.processes import Executor
 from talon_core.trace.replay import SECONDS, Method, Replay, Totals, sum_of_known
@@ -246,7 +246,7 @@ class Sweep:
         time_all: bool = False,
         timed: bool = True,
     ) -> None:
-        self.registry = registry = load_registry()  # as whoever works does, in another process or on another machine
+        registry = load_registry()  # as whoever works does, in another process or on another machine
         self.traces = [read_trace(folder.absolute()) for folder in folders]
         known: dict[str, Path] = {}
         for trace in self.traces:
@@ -258,9 +258,11 @@ class Sweep:
         self.methods = [spec for pattern in patterns for spec in expanded(pattern)]
         self._work, self._profile = Work(costs, time_all, timed, registry), profile
         self._code: dict[str, str] = {}
+        self.made: dict[str, list[Method]] = {}  # of each trace, by its fingerprint
         for trace in self.traces:
-            replay = Replay(trace)
-            for method in parse_methods(self.methods, trace, registry):
+            replay, made = Replay(trace), parse_methods(self.methods, trace, registry)
+            self.made[trace.fingerprint] = made
+            for method in made:
                 replay.check(method)
                 self._code[method.name] = _code_of(method)
         self.methods = [spec.strip() for spec in self.methods]
@@ -438,7 +440,6 @@ class Summary:
 
     def as_dict(self) -> dict[str, Any]:
         """It as plain data, as `talon trace sweep --json` prints it."""
-        speeds = {name: getattr(self, name) for name in ("tokens_per_second", "by_the_laws_tokens_per_second")}
         return {
             "trace": self.trace,
             "method": self.method,
@@ -450,7 +451,7 @@ class Summary:
                 "in_hindsight": self.in_hindsight,
                 "by_the_laws": self.by_the_laws,
                 "share": self.share,
-                **{name: speed for name, speed in speeds.items() if speed is not None},
+                **known_speeds(self),
             },
         }
 
