@@ -190,17 +190,17 @@ def test_a_size_that_is_no_whole_number_is_refused(tmp_path, name):
         load_model(str(path))
 
 
-def test_a_file_without_tokens_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("missing", "why"),
+    [
+        (b"tokenizer.ggml.tokens", r"its metadata has no tokens \(an array tokenizer\.ggml\.tokens\); give "),
+        (b"tokenizer.ggml.merges", r"its metadata has no tokenizer\.ggml\.\w+, which its kind of tokenizer is "),
+    ],
+)
+def test_a_file_without_what_its_kind_of_tokenizer_needs_is_refused(tmp_path, missing, why):
     path = write_gguf(tmp_path / "tiny.gguf", "Q8_0")
-    path.write_bytes(path.read_bytes().replace(b"tokenizer.ggml.tokens", b"tokenizer.ggml.others"))
-    with pytest.raises(ValueError, match=r"its metadata has no tokens \(an array tokenizer\.ggml\.tokens\); give "):
-        load_model(str(path))
-
-
-def test_a_file_without_what_its_kind_of_tokenizer_needs_is_refused(tmp_path):
-    path = write_gguf(tmp_path / "tiny.gguf", "Q8_0")
-    path.write_bytes(path.read_bytes().replace(b"tokenizer.ggml.merges", b"tokenizer.ggml.others"))
-    with pytest.raises(ValueError, match=r"its metadata has no tokenizer\.ggml\.\w+, which its kind of tokenizer is "):
+    path.write_bytes(path.read_bytes().replace(missing, b"tokenizer.ggml.others"))
+    with pytest.raises(ValueError, match=why):
         load_model(str(path))
 
 
