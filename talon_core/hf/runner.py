@@ -35,12 +35,12 @@ class Ran:
     """What a pass over trees gives at its nodes, those of all slots one after another.
 
     Attributes:
-        logits: shape `(queries, vocab)`.
+        logits: shape `(queries, vocab)`; None where all trees were walked, and nobody needs them.
         features: shape `(queries, features)`; None if none are kept.
         starts: where the nodes of each slot start, and at last their number, shape `(slots + 1,)`, int64.
     """
 
-    logits: Tensor
+    logits: Tensor | None
     features: Tensor | None
     starts: IntArray
 
@@ -338,10 +338,10 @@ class ModelRunner:
         return logits.to(self.device)
 
 
-def _ran(inputs: PassInputs, made: tuple[Tensor, Tensor | None]) -> Ran:
+def _ran(inputs: PassInputs, made: tuple[Tensor | None, Tensor | None]) -> Ran:
     logits, features = made
     count = len(inputs.ids)
-    if logits.shape[0] == count:  # nothing is padded, and slices take longer than one would think
+    if logits is None or logits.shape[0] == count:  # nothing is padded, and slices take longer than one would think
         return Ran(logits, features, inputs.layout.starts)
     return Ran(logits[:count], features[:count] if features is not None else None, inputs.layout.starts)
 

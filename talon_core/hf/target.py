@@ -186,6 +186,7 @@ class HFTarget(NetworkTarget):
         """Each slot's own of what a pass gave."""
         found = {}
         for slot in sorted(slots):
+            assert ran.logits is not None
             start, end = int(ran.starts[slot]), int(ran.starts[slot + 1])
             features = ran.features[start:end] if ran.features is not None else None
             found[slot] = NodeOutputs(ran.logits[start:end], features, self._best)

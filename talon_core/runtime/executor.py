@@ -9,7 +9,7 @@ needs to know which it is.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import attrs
 import torch
@@ -300,7 +300,8 @@ class Executor(ABC):
                 taken.
 
         Returns:
-            What `work` returned, and of each slot that was walked the accepted nodes and the token after them, which is
+            What `work` returned, but on a host None for its logits where all trees are walked to their end, as nobody
+            needs them then; and of each slot that was walked the accepted nodes and the token after them, which is
             `NO_TOKEN` where there was no law. A slot whose warpers have raised is not among them.
 
         Raises:
@@ -341,6 +342,11 @@ class Executor(ABC):
                 raise ValueError(
                     f"the path of slot {slot} is {path.tolist()}; it must ascend, within its {staged} staged nodes"
                 )
+
+
+def _all_walked(inputs: PassInputs, slots: Collection[int], unwalked: Mapping[int, int]) -> bool:
+    """Whether every tree of a pass is walked to its end, so that nobody needs its logits."""
+    return not unwalked and len(slots) == sum(count > 0 for count in inputs.counts)
 
 
 def _lasting(rows: Tensor, path: IntArray, start: int) -> Tensor:
@@ -434,11 +440,13 @@ class HostExecutor(Executor):
         if self._recorder is None or drawn:
             return super().walk(inputs, work, kind, slots, ends, unwalked, drawn)
 
+        alone = _all_walked(inputs, slots, unwalked)
+
         def chosen(view: TreeView) -> tuple[Tensor, Made]:
             made = work(view)
-            return made[0].argmax(-1), made
+            return made[0].argmax(-1), cast(Made, (None, *made[1:])) if alone else made
 
-        best, made = self.run(inputs, chosen, ("walk", kind))
+        best, made = self.run(inputs, chosen, ("likeliest" if alone else "walk", kind))
         walks = greedy_walks(inputs, best, slots, ends, unwalked)
         self.cache.commit({slot: walk.path for slot, walk in walks.items()}, self._moved)
         return made, walks

@@ -4,9 +4,10 @@
 
 Prints medians of milliseconds in turn, what the memory and the processor do at best, and what a round of plain
 decoding, and one of the default drafter and policy, spends outside of recorded passes. Reading a prompt of 512 tokens
-is timed as well, in tokens a second.
+is timed as well, in tokens a second. `most likely` is a recorded pass of which the most likely tokens alone are wanted,
+as in greedy decoding.
 
-Recorded or not, a sample is the least of three passes, after five that are not counted, in which one is recorded.
+Of each way a sample is the least of three passes, after five that are not counted, in which one is recorded.
 """
 
 import argparse
@@ -93,27 +94,32 @@ def _measured(targets: dict[str, HFTarget], nodes: int, repetitions: int) -> dic
     tree = TokenTree(np.arange(5, 5 + nodes), np.arange(-1, nodes - 1), np.zeros(nodes))
     for _ in track(range(repetitions), f"{nodes} nodes", console=Console(stderr=True), transient=True):
         for name, target in targets.items():
-            for way in ("as it is", "recorded"):
-                seconds.setdefault(f"{name}, {way}", []).append(_pass(target, tree, recorded=way == "recorded"))
+            for way in ("as it is", "recorded", "most likely"):
+                taken = _pass(target, tree, recorded=way != "as it is", walked=way == "most likely")
+                seconds.setdefault(f"{name}, {way}", []).append(taken)
     return {"nodes": nodes, **{way: 1000 * statistics.median(taken) for way, taken in seconds.items()}}
 
 
-def _pass(target: HFTarget, tree: TokenTree, *, recorded: bool) -> float:
+def _pass(target: HFTarget, tree: TokenTree, *, recorded: bool, walked: bool) -> float:
     """Seconds of the quickest of `COUNTED` passes, after `UNCOUNTED` others."""
     runner, executor = target.runner, target.own_executor()
     kept = executor._passes
     executor._passes = kept if recorded else None
     try:
         with target.session():
-            runner.open(0, CONTEXT + len(tree.tokens) + 1)
+            runner.open(0, CONTEXT + (UNCOUNTED + COUNTED) * len(tree.tokens) + 1)
             runner.read({0: _text(target, CONTEXT)})
             least = float("inf")
             for turn in range(UNCOUNTED + COUNTED):
                 begun = time.perf_counter()
-                runner.run({0: (tree, 0)})
+                if walked:
+                    runner.walk({0: tree}, [0], frozenset())
+                else:
+                    runner.run({0: (tree, 0)})
                 taken = time.perf_counter() - begun
                 least = least if turn < UNCOUNTED else min(least, taken)
-                runner.commit({0: NO_ROWS})
+                if not walked:  # which commits what it has found
+                    runner.commit({0: NO_ROWS})
             runner.close(0)
     finally:
         executor._passes = kept

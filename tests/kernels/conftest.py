@@ -22,7 +22,7 @@ NEEDS: dict[str, set[str]] = {"haswell": {"avx2", "fma", "f16c", "bmi1", "bmi2",
 
 EVERYWHERE = (
     *("test_blocks", "test_skinny_linear", "test_elementwise", "test_tree_attention", "test_recorded"),
-    *("test_best_tokens", "test_greedy_walk", "test_checksum"),
+    *("test_best_tokens", "test_likeliest_tokens", "test_greedy_walk", "test_checksum"),
 )
 """Files whose tests of the native kernels run on all of them."""
 
@@ -30,7 +30,10 @@ LONG = (
     *("test_wide_rows_fit_no_panel_and_change_nothing", "test_many_rows_are_cut_into_blocks_without_a_change_of_bits"),
     "test_any_changed_bit_and_any_two_exchanged_words_are_noticed",
 )
-QUICK = ("test_a_few_walked_passes_have_the_bits_of_the_pass", "test_steps_are_packed_as_c_reads_them")
+QUICK = (
+    *("test_a_few_walked_passes_have_the_bits_of_the_pass", "test_a_few_most_likely_tokens_are_those_of_the_pass"),
+    "test_steps_are_packed_as_c_reads_them",
+)
 """Tests that run on other processors with the whole matrix alone, and those of recorded passes that always do."""
 
 NEEDED = "TALON_NEEDS_EMULATOR"

@@ -9,11 +9,13 @@ from transformers import LogitsProcessorList
 
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.plugins.parts import Parts
+from talon_core.runtime import executor as executor_module
 from talon_core.runtime import repeating
 from talon_core.runtime.cache import TreeCache
 from talon_core.runtime.executor import Numbers
 from talon_core.runtime.inputs import pass_inputs
 from talon_core.tree import TokenTree
+from talon_kernels.recorded import screening
 from talon_kernels.recorded.plan import arrange, set_waits
 from talon_kernels.recorded.recorder import NativeRecorder, _Walked
 from talon_kernels.recorded.steps import Op, Operand, Step
@@ -41,7 +43,18 @@ PROMPT = [*range(5, 40)]
 
 @pytest.fixture(autouse=True)
 def _every_pass_is_compared(monkeypatch):
+    """With all that it finds: where every tree is walked, nobody else looks at the logits."""
     monkeypatch.setattr(repeating, "CHECKED", 10**9)
+    monkeypatch.setattr(executor_module, "_all_walked", lambda *_: False)
+
+
+@pytest.fixture
+def screened(monkeypatch):
+    """Heads of any size are screened where the most likely tokens alone are wanted."""
+    monkeypatch.undo()
+    monkeypatch.setattr(repeating, "CHECKED", 10**9)
+    monkeypatch.setattr(screening, "LEAST", 0)
+    monkeypatch.setattr(screening, "SHARE", 2.0)
 
 
 def made(architecture="llama", drafter="draft-model:skip=1-2", policy="talon:budget=12", **more):
@@ -320,6 +333,91 @@ def test_a_processor_is_asked_about_each_node_whatever_the_pass_could_choose(lib
     found = decoder.generate(PROMPT, max_new_tokens=20, logits_processor=ban)
     assert found.token_ids == expected
     assert all(round_.accept_seconds > 0 for round_ in found.rounds)
+
+
+def ops_of(decoder):
+    """What the steps of the target's passes do, of each kind of pass that was written down."""
+    kinds = decoder.target.runner.executor._passes._kinds
+    return {kind: [step.op for step in one.recorded._tape.steps] for kind, one in kinds.items() if one.recorded}
+
+
+def test_a_few_most_likely_tokens_are_those_of_the_pass(library, screened):
+    decoder = made("qwen3", policy="chain:length=2")
+    decoder.generate(PROMPT[:9], max_new_tokens=8)
+    assert passes_of(decoder.target.runner.executor) >= 2
+    (ops,) = ops_of(decoder).values()
+    assert Op.LIKELIEST in ops
+    assert Op.LARGEST not in ops
+
+
+@pytest.mark.parametrize("architecture", RECORDED)
+def test_most_likely_tokens_are_those_of_the_pass(library, screened, architecture):
+    """Also of models that change the scores of the head before anybody chooses: of these all are computed."""
+    decoder = made(architecture, **(RECORDED[architecture] or WIDE))
+    plain = decoder_for_model(decoder.target.model, None, Parts(policy="none"))
+    prompts = [PROMPT, PROMPT[:9]]
+    found = decoder.generate(prompts, max_new_tokens=40)
+    assert [one.token_ids for one in found] == [one.token_ids for one in plain.generate(prompts, max_new_tokens=40)]
+    assert passes_of(decoder.target.runner.executor) >= 5
+    (ops,) = ops_of(decoder).values()
+    assert (Op.LIKELIEST in ops) == (architecture not in ("gemma2", "granite"))
+
+
+def test_two_threads_choose_the_tokens_of_one(library, screened, threads):
+    found = []
+    for count in (1, 2):
+        threads(count)
+        decoder = made("gemma3", policy="chain:length=2")
+        found.append([one.token_ids for one in decoder.generate([PROMPT, PROMPT[:9]], max_new_tokens=20)])
+        assert passes_of(decoder.target.runner.executor) >= 3
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("how", ["in place", "another tensor", "through data"])
+def test_a_head_that_has_changed_is_screened_anew(library, screened, how):
+    decoder = made("qwen3", policy="chain:length=3")
+    model = decoder.target.model
+    before = decoder.generate(PROMPT, max_new_tokens=20).token_ids
+    head = model.get_output_embeddings()
+    with torch.no_grad():
+        if how == "in place":
+            head.weight.mul_(-3)
+        elif how == "through data":
+            head.weight.data.mul_(-3)
+        else:
+            head.weight = torch.nn.Parameter(head.weight * -3)
+    after = decoder.generate(PROMPT, max_new_tokens=20).token_ids
+    assert passes_of(decoder.target.runner.executor) >= 3
+    assert after != before
+    assert after == decoder_for_model(model, None, Parts(policy="none")).generate(PROMPT, max_new_tokens=20).token_ids
+    assert Op.LIKELIEST in next(iter(ops_of(decoder).values()))
+
+
+def test_scores_are_there_where_one_of_the_texts_is_drawn_or_looked_at(library, screened):
+    decoder = made("qwen3", policy="chain:length=2")
+    ban = LogitsProcessorList([lambda ids, scores: scores.index_fill(1, torch.tensor([3]), -torch.inf)])
+    decoder.generate(PROMPT, max_new_tokens=20, logits_processor=ban)
+    decoder.generate(PROMPT, max_new_tokens=20, temperature=1.0, seed=0)
+    assert [ops for ops in ops_of(decoder).values() if Op.LIKELIEST in ops] == []
+
+
+@pytest.mark.parametrize(("name", "value"), [("LEAST", 10**9), ("SHARE", 1e-3)])
+def test_a_small_head_and_one_that_is_most_of_the_model_are_not_screened(library, screened, monkeypatch, name, value):
+    monkeypatch.setattr(screening, name, value)
+    decoder = made("qwen3", policy="chain:length=2")
+    decoder.generate(PROMPT, max_new_tokens=12)
+    (ops,) = ops_of(decoder).values()
+    assert Op.LARGEST in ops
+    assert Op.LIKELIEST not in ops
+
+
+def test_a_head_with_a_number_that_is_not_finite_is_not_screened(library, screened):
+    model = tiny_model("qwen3", **HEADS)
+    with torch.no_grad():
+        model.get_output_embeddings().weight[9, 3] = torch.inf
+    decoder = decoder_for_model(model, None, Parts("ngram", "chain:length=2"))
+    decoder.generate(PROMPT, max_new_tokens=12)
+    assert all(Op.LIKELIEST not in ops for ops in ops_of(decoder).values())
 
 
 def place(piece):

@@ -33,7 +33,7 @@ PACKAGES = "gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user"
 
 DRIVER = Path(__file__).parents[1] / "kernels" / "emulated" / "driver.c"
 
-DECLARED = 11
+DECLARED = 12
 """The ABI of the kernels as the driver declares them and `Emulated` calls them; both follow when it is counted up."""
 
 FLAGS = (
@@ -44,6 +44,7 @@ FLAGS = (
 FUNCTIONS = (
     *("abi", "lanes", "plan", "linear", "gated_mlp", "widen", "walk", "step_sizes", "gated_unit", "rms_norm"),
     *("same_numbers", "tree_attention", "checksums", "best_tokens", "greedy_walk"),
+    *("screen_width", "screen", "likeliest"),
 )
 """By the number that the driver knows them by."""
 
@@ -260,6 +261,32 @@ class Emulated(Library):
         memory = Memory(scores, 4 * rows * n), Memory(out, 8 * rows * width, True)
         self._call("best_tokens", *memory, rows, n, width, threads)
 
+    def screen_width(self, k: int) -> int:
+        return self._call("screen_width", k)
+
+    def screen(self, w: int, n: int, k: int, kind: int, codes: int, columns: int, limits: int, threads: int) -> None:
+        made = Memory(codes, n * self.screen_width(k), True), Memory(columns, 12 * n, True), Memory(limits, 16, True)
+        self._must("screen", Memory(w, n * row_bytes(kind, k)), n, k, kind, *made, threads)
+
+    def likeliest(
+        self,
+        x: int,
+        w: int,
+        codes: int,
+        columns: int,
+        limits: int,
+        y: int,
+        out: int,
+        m: int,
+        n: int,
+        k: int,
+        kind: int,
+        threads: int,
+    ) -> None:
+        weight = Memory(w, n * row_bytes(kind, k)), Memory(codes, n * self.screen_width(k)), Memory(columns, 12 * n)
+        made = Memory(limits, 16), Memory(y, 4 * m * n, True), Memory(out, 8 * m, True)
+        self._must("likeliest", Memory(x, 4 * m * k), *weight, *made, m, n, k, kind, threads)
+
     def greedy_walk(
         self,
         best: int,
@@ -446,6 +473,10 @@ def _reaches(step: Any, rows: int, addresses: NDArray[Any], trees: _Trees) -> Se
         return 4 * named * n, 4 * extent((rows, n), (strides[1, 0], 1)), 8 * rows
     if op is Op.LARGEST:
         return 8 * rows, 4 * extent((rows, numbers[0]), (strides[1, 0], 1))
+    if op is Op.LIKELIEST:
+        _, n, k, kind = numbers[:4]
+        screen = n * -(-k // 32) * 32, 12 * n
+        return 8 * many, 4 * many * k, n * row_bytes(kind, k), *screen, 0, 0, 0, 4 * many * n
     if op is Op.BEST:
         return 8 * rows * numbers[1], 4 * rows * numbers[0]
     sizes = [int(size) if size >= 0 else -int(size) * rows for size in step["sizes"]]

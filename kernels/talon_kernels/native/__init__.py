@@ -19,7 +19,7 @@ from talon_kernels.native.build import BuildError, build_library
 
 __all__ = ["BACKENDS", "Library", "chosen", "load", "switch_off", "unavailable"]
 
-ABI = 11
+ABI = 12
 """Counted up, here and in `linear.c`, when a C function's arguments change."""
 
 _log = logging.getLogger("talon_core.kernels")
@@ -67,6 +67,15 @@ class Library:
             self.walk = library.talon_walk
             self.walk.restype, self.walk.argtypes = _INT, [_POINTER] + [_INT] + [_POINTER] * 6 + [_INT] * 2
             self.walk.errcheck = _walked
+            self.screen = library.talon_screen
+            self.screen.restype, self.screen.argtypes = _INT, [_POINTER] + [_INT] * 3 + [_POINTER] * 3 + [_INT]
+            self.screen.errcheck = _has_memory
+            self.screen_width = library.talon_screen_width
+            self.screen_width.restype, self.screen_width.argtypes = _INT, [_INT]
+            self.likeliest = library.talon_likeliest
+            self.likeliest.restype = _INT
+            self.likeliest.argtypes = [_POINTER] * 7 + [_INT] * 5
+            self.likeliest.errcheck = _has_memory
             self.best_tokens = library.talon_best_tokens
             self.best_tokens.restype, self.best_tokens.argtypes = None, [_POINTER] * 2 + [_INT] * 4
             self.greedy_walk = library.talon_greedy_walk

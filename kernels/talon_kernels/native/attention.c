@@ -348,7 +348,7 @@ int attend_tasks(const Call *call, const Trees *trees, const Cut *cut, int64_t b
     const int64_t group = call->heads / call->kv_heads, out_width = vectors_width(call->head_dim);
     const int64_t record = out_width + 2, tree_width = (trees->most_nodes + PACK - 1) / PACK * PACK;
     const int64_t per_query = call->head_dim + BLOCK + tree_width + out_width + 2;
-    float *memory = thread_scratch((size_t)(QUERIES * per_query + call->head_dim * PACK));
+    float *memory = thread_scratch(SCRATCH_PRODUCT, (size_t)(QUERIES * per_query + call->head_dim * PACK));
     if (!memory) return 1;
     for (int64_t task = begin; task < end; task++) {
         int64_t piece = task % cut->pieces, part = task / cut->pieces % cut->parts;

@@ -21,7 +21,19 @@ from talon_core.basics.paths import cache_folder
 
 T = TypeVar("T")
 
-SOURCES = ("elementwise.c", "blocks.c", "linear.c", "attention.c", "scores.c", "pass.c", "commit.c", "measure.c")
+SOURCES = (
+    *(
+        "elementwise.c",
+        "blocks.c",
+        "linear.c",
+        "screen.c",
+        "attention.c",
+        "scores.c",
+        "pass.c",
+        "commit.c",
+        "measure.c",
+    ),
+)
 HEADERS = ("talon.h", "parts.h", "blocks.h")
 
 COMMON_FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off")

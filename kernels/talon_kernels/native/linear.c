@@ -401,15 +401,15 @@ EXPORT void talon_planned(int64_t source, int64_t rows, int64_t *of) {
     of[0] = plan.columns, of[1] = plan.distance, of[2] = plan.floats;
 }
 
-float *thread_scratch(size_t floats) {
-    static _Thread_local float *buffer;
-    static _Thread_local size_t size;
-    if (floats > size) {
-        free(buffer);
-        buffer = aligned_alloc(64, (floats * sizeof(float) + 63) / 64 * 64);
-        size = buffer ? floats : 0;
+float *thread_scratch(int of, size_t floats) {
+    static _Thread_local float *buffers[SCRATCHES];
+    static _Thread_local size_t sizes[SCRATCHES];
+    if (floats > sizes[of]) {
+        free(buffers[of]);
+        buffers[of] = aligned_alloc(64, (floats * sizeof(float) + 63) / 64 * 64);
+        sizes[of] = buffers[of] ? floats : 0;
     }
-    return buffer;
+    return buffers[of];
 }
 
 // A part of K, and where its weights are.
@@ -489,7 +489,7 @@ static int widened_columns(const Product *p, int64_t m0, int64_t rows, int64_t b
     widen_fn *widen = widen_of(p->kind);
     const int64_t ahead = plan.distance * shape.rows * size;  // to the same place in a later panel
     // Vectors first: they are aligned.
-    vf *carry = (vf *)thread_scratch((size_t)(shape.rows * (shape.columns + (in_parts ? rows * V : 0))));
+    vf *carry = (vf *)thread_scratch(SCRATCH_PRODUCT, (size_t)(shape.rows * (shape.columns + (in_parts ? rows * V : 0))));
     if (!carry) return 1;
     float *panel = (float *)(carry + (in_parts ? shape.rows * rows : 0));
     for (int64_t n0 = begin, stop; n0 < end; n0 = stop) {
@@ -521,7 +521,7 @@ static int placed_columns(const Product *p, int source, int64_t m0, int64_t rows
     const int in_parts = shape.columns < p->K;
     Part part = {.w_step = p->K, .gap = shape.rows * size / 2, .width = plan.columns};
     part.pace = plan.distance && steps ? (part.gap + steps - 1) / steps : 0;
-    if (in_parts && !(part.carry = (vf *)thread_scratch((size_t)(shape.rows * rows * V)))) return 1;
+    if (in_parts && !(part.carry = (vf *)thread_scratch(SCRATCH_PRODUCT, (size_t)(shape.rows * rows * V)))) return 1;
     for (int64_t n0 = begin, stop; n0 < end; n0 = stop) {
         stop = end - n0 < shape.rows ? end : n0 + shape.rows;
         const char *next = (const char *)p->w + stop * size;
@@ -551,7 +551,7 @@ static int direct_band(const Product *p, int64_t m0, int64_t rows, int64_t begin
     const int64_t size = row_bytes(p->kind, p->K), width = near_columns(p->kind, rows, p->K);
     const int in_parts = width < p->K;
     const int64_t run = in_parts ? PART_RUN : end - begin;
-    vf *carry = in_parts ? (vf *)thread_scratch((size_t)(run * rows * V)) : 0;
+    vf *carry = in_parts ? (vf *)thread_scratch(SCRATCH_PRODUCT, (size_t)(run * rows * V)) : 0;
     if (in_parts && !carry) return 1;
     Task t = {.x_step = p->K, .w_step = size, .N = p->N, .ahead = plan.distance * 64};
     for (int64_t n0 = begin; n0 < end; n0 += run) {
@@ -684,7 +684,7 @@ EXPORT int64_t talon_gated_mlp(const float *x, const void *gate, const float *ga
     return failed;
 }
 
-EXPORT int64_t talon_abi(void) { return 11; }
+EXPORT int64_t talon_abi(void) { return 12; }
 
 // The least head size that attention takes.
 EXPORT int64_t talon_lanes(void) { return V; }

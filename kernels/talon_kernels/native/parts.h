@@ -26,6 +26,28 @@ int gated_columns(const Product *gate, const Product *up, int activation, int64_
 
 void rms_row(const float *x, const float *weight, float *y, int64_t n, float eps, float offset);
 
+// What a thread has found of a row of x: a lower bound of the largest element, and the largest that it has computed and
+// where it is, -1: none.
+typedef struct {
+    float bound, most;
+    int64_t at;
+} Found;
+
+// The largest element of each row of a product, found with the screen of its weights; see screen.c.
+typedef struct {
+    Product product;       // y: what the screen says, and in its place what is computed after all
+    const int8_t *codes;   // (N, screen width)
+    const float *columns;  // (N, 3)
+    const double *limits;  // (2,)
+    int64_t *out;          // (M,)
+    Found *found;          // (threads, M)
+} Screened;
+
+// The three parts, between which all threads wait. The first two return 1 when memory is short.
+int screen_columns(const Screened *s, int64_t thread, int64_t threads);
+int screen_decide(const Screened *s, int64_t thread, int64_t threads);
+void screen_ends(const Screened *s, int64_t threads, int64_t begin, int64_t end);  // rows
+
 // The first of the largest of n < 2^31 scores; NaN is larger than any number.
 int64_t largest_of(const float *x, int64_t n);
 

@@ -12,7 +12,7 @@
 
 enum { RANK = 5, OPERANDS = 9, NUMBERS = 9 };
 
-enum { LINEAR, MLP, NORM, ATTEND, WRITE, GATHER, SCATTER, LARGEST, BEST, COPY, NEGATE, ADD, SUBTRACT, MULTIPLY, DIVIDE };
+enum { LINEAR, MLP, NORM, ATTEND, WRITE, GATHER, SCATTER, LARGEST, LIKELIEST, BEST, COPY, NEGATE, ADD, SUBTRACT, MULTIPLY, DIVIDE };
 
 // What a pass may answer.
 enum { DONE, NO_MEMORY, NO_SUCH_ROW };
@@ -38,6 +38,7 @@ typedef struct {
     int64_t threads, arrived, turn, failed;
     float *partial;
     int64_t floats;
+    Found *found;
 } Shared;
 
 static void wait_for_all(Shared *shared) {
@@ -159,6 +160,22 @@ static void largest_rows(const Step *s, void *const *memory, int64_t first, int6
     for (int64_t i = first; i < last; i++) to[i] = largest_of(at(s, memory, 1) + i * s->strides[1][0], s->numbers[0]);
 }
 
+// The same of a product, whose weights are screened. Operands: out, x, weight, codes, columns; then, as the last one, y.
+// numbers: rows, N, K, kind; scalars: the limits of the screen.
+static int likeliest_rows(const Step *s, void *const *memory, int64_t rows, int64_t thread, Shared *shared) {
+    const Screened screened = {{at(s, memory, 1), at(s, memory, 2), 0, at(s, memory, OPERANDS - 1), times(s->numbers[0], rows),
+                                s->numbers[1], s->numbers[2], (int)s->numbers[3]},
+                               (const int8_t *)at(s, memory, 3), at(s, memory, 4), s->scalars,
+                               (int64_t *)at(s, memory, 0), shared->found};
+    const int64_t all = shared->threads, M = screened.product.M;
+    int failed = screen_columns(&screened, thread, all);
+    wait_for_all(shared);
+    failed |= screen_decide(&screened, thread, all);
+    wait_for_all(shared);
+    screen_ends(&screened, all, M * thread / all, M * (thread + 1) / all);
+    return failed;
+}
+
 // The best few of each row. numbers: n, width.
 static void best_rows(const Step *s, void *const *memory, int64_t first, int64_t last) {
     const int64_t n = s->numbers[0], width = s->numbers[1];
@@ -230,6 +247,17 @@ static int64_t partial_floats(const Step *steps, int64_t count, const Inputs *in
     return floats;
 }
 
+// Room for what threads find where a product is screened: of the most rows in the list.
+static int64_t found_rows(const Step *steps, int64_t count, const Inputs *in) {
+    int64_t rows = 0;
+    for (const Step *s = steps; s < steps + count; s++)
+        if (s->op == LIKELIEST) {
+            const int64_t own = times(s->numbers[0], in->counts[s->count]);
+            if (own > rows) rows = own;
+        }
+    return rows;
+}
+
 // Where the keys and values of each query go: behind the prefix, in the order of the nodes. Null when memory is short.
 static int64_t *rows_of(const Trees *trees, const int32_t *first) {
     int64_t *slots = malloc((size_t)(2 * trees->queries + 1) * sizeof(int64_t)), query = 0;
@@ -262,6 +290,7 @@ static void walk(const Step *steps, int64_t count, void *const *memory, const In
                 case GATHER: failed |= gather_rows(s, memory, begin, end); break;
                 case SCATTER: failed |= scatter_rows(s, memory, begin, end); break;
                 case LARGEST: largest_rows(s, memory, begin, end); break;
+                case LIKELIEST: failed |= likeliest_rows(s, memory, own, thread, shared); break;
                 case BEST: best_rows(s, memory, begin, end); break;
                 default: on_elements(s, memory, begin, end);
             }
@@ -285,12 +314,15 @@ EXPORT int64_t talon_walk(const Step *steps, int64_t count, void *const *memory,
         in.slots = rows_of(&in.trees, first);
         shared.floats = partial_floats(steps, count, &in, threads);
         if (shared.floats) shared.partial = malloc((size_t)shared.floats * sizeof(float));
-        failed = !in.slots || (shared.floats && !shared.partial);
+        const int64_t found = threads * found_rows(steps, count, &in);
+        if (found) shared.found = malloc((size_t)found * sizeof(Found));
+        failed = !in.slots || (shared.floats && !shared.partial) || (found && !shared.found);
     }
     if (!failed) {
         in.places = in.slots + in.trees.queries;
         walk(steps, count, memory, &in, &shared);
     }
+    free(shared.found);
     free(shared.partial);
     free(in.slots);
     free_trees(&in.trees);

@@ -252,7 +252,8 @@ int64_t block_weights(int kind);
 int64_t row_bytes(int kind, int64_t n);
 
 // A thread's own memory, grown and never shrunk: asking the system for pages at every call costs more than a small one
-// takes. Null when memory is short. What it held is lost at the next call.
-float *thread_scratch(size_t floats);
+// takes. Null when memory is short. What it held is lost where the next call of the same kind asks for more.
+enum { SCRATCH_PRODUCT, SCRATCH_SCREEN, SCRATCHES };
+float *thread_scratch(int of, size_t floats);
 
 #endif

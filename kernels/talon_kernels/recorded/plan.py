@@ -13,12 +13,15 @@ LINE = 16
 """Pieces begin at multiples of so many float32 numbers: a line of the cache."""
 
 SCRATCH = 8
-"""The operand of an MLP that it writes to besides its result."""
+"""The operand that some steps write to besides their result."""
+
+SCRATCHED = frozenset({Op.MLP, Op.LIKELIEST})
+"""These steps."""
 
 
 def written(step: Step) -> set[Piece]:
     """The memory that a step writes to."""
-    places = [step.operands[0]] + ([step.operands[SCRATCH]] if step.op is Op.MLP else [])
+    places = [step.operands[0]] + ([step.operands[SCRATCH]] if step.op in SCRATCHED else [])
     return {place.piece for place in places if place is not None}
 
 

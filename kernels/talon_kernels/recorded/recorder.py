@@ -21,6 +21,7 @@ from talon_kernels.commit_path.native import NativeMover
 from talon_kernels.narrow import changes
 from talon_kernels.native import Library
 from talon_kernels.recorded.plan import arrange, moved, set_waits
+from talon_kernels.recorded.screening import screen_heads
 from talon_kernels.recorded.steps import Op, Operand, packed
 from talon_kernels.recorded.tape import CannotRecord, Found, Tape, View
 from talon_kernels.tree_attention.layout import native_layout
@@ -148,7 +149,6 @@ class _Walked(RecordedPass[T]):
 
     def _arrange(self) -> None:
         tape = self._tape
-        phases = set_waits(tape.steps)
         views: list[View] = []
 
         def note(value: Any) -> Any:
@@ -157,7 +157,10 @@ class _Walked(RecordedPass[T]):
             return value
 
         tree_map(note, ([(one.arguments, one.keywords) for one in tape.tail], self._made))
-        places, size = arrange(tape.steps, phases, tape.made, {view.piece for view in views})
+        lasting = {view.piece for view in views}
+        screen_heads(tape, lasting, self._library)
+        phases = set_waits(tape.steps)
+        places, size = arrange(tape.steps, phases, tape.made, lasting)
         arena = tape.pieces
         self._places = places
         self._arena = torch.zeros(size + 1, dtype=torch.float32)

@@ -38,16 +38,17 @@ class Op(IntEnum):
     GATHER = 5
     SCATTER = 6
     LARGEST = 7
-    BEST = 8
-    COPY = 9
-    NEGATE = 10
-    ADD = 11
-    SUBTRACT = 12
-    MULTIPLY = 13
-    DIVIDE = 14
+    LIKELIEST = 8
+    BEST = 9
+    COPY = 10
+    NEGATE = 11
+    ADD = 12
+    SUBTRACT = 13
+    MULTIPLY = 14
+    DIVIDE = 15
 
 
-BY_COLUMNS = frozenset({Op.LINEAR, Op.MLP})
+BY_COLUMNS = frozenset({Op.LINEAR, Op.MLP, Op.LIKELIEST})
 """Steps that threads share by columns of the result; others are shared by rows, but for attention."""
 
 Piece = int

@@ -243,6 +243,10 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
             self.held.append(tensor)
         return self._weights[address]
 
+    def hold(self, tensor: Tensor) -> Piece:
+        """Keep a tensor that steps read, which is none of the pass."""
+        return self._constant(tensor, tensor.data_ptr())
+
     def _angle(self, tensor: Tensor) -> Piece:
         """The memory with a row for each of the pass's positions, taken from a table of all positions."""
         key = _key(tensor)

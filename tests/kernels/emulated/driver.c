@@ -31,6 +31,10 @@ int64_t talon_same_numbers(const uint16_t *, const float *, int64_t, int64_t);
 int64_t talon_tree_attention(const float *, const float *, const float *, float *, const int64_t *, const int32_t *,
                              const int32_t *, const int32_t *, const int32_t *const *, const float *, int64_t, int64_t,
                              int64_t, int64_t, float, float, int64_t, int64_t);
+int64_t talon_screen(const void *, int64_t, int64_t, int64_t, int8_t *, float *, double *, int64_t);
+int64_t talon_screen_width(int64_t);
+int64_t talon_likeliest(const float *, const void *, const int8_t *, const float *, const double *, float *, int64_t *,
+                        int64_t, int64_t, int64_t, int64_t, int64_t);
 void talon_best_tokens(const float *, float *, int64_t, int64_t, int64_t, int64_t);
 void talon_greedy_walk(const int64_t *, const int32_t *, const int32_t *, const int32_t *, int64_t, const int64_t *,
                        int64_t, int64_t, int32_t *);
@@ -101,6 +105,9 @@ static int64_t called(int64_t function, const Argument *a, const Memory *m) {
         case 12: talon_checksums(P(0), P(1), I(2), I(3), P(4)); return 0;
         case 13: talon_best_tokens(P(0), P(1), I(2), I(3), I(4), I(5)); return 0;
         case 14: talon_greedy_walk(P(0), P(1), P(2), P(3), I(4), P(5), I(6), I(7), P(8)); return 0;
+        case 15: return talon_screen_width(I(0));
+        case 16: return talon_screen(P(0), I(1), I(2), I(3), P(4), P(5), P(6), I(7));
+        case 17: return talon_likeliest(P(0), P(1), P(2), P(3), P(4), P(5), P(6), I(7), I(8), I(9), I(10), I(11));
         default: exit(5);
     }
 #undef P
