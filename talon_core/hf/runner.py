@@ -35,12 +35,12 @@ class Ran:
     """What a pass over trees gives at its nodes, those of all slots one after another.
 
     Attributes:
-        logits: shape `(queries, vocab)`; None where all trees were walked, and nobody needs them.
+        logits: shape `(queries, vocab)`.
         features: shape `(queries, features)`; None if none are kept.
         starts: where the nodes of each slot start, and at last their number, shape `(slots + 1,)`, int64.
     """
 
-    logits: Tensor | None
+    logits: Tensor
     features: Tensor | None
     starts: IntArray
 
@@ -288,6 +288,7 @@ class ModelRunner:
         ends: frozenset[int],
         unwalked: Mapping[int, int] = ALL_WALKED,
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
+        logits: bool = True,
     ) -> tuple[Ran, dict[int, Accepted]]:
         """Run whole trees; where asked, walk along the most likely tokens and commit the paths, all on the device.
 
@@ -297,12 +298,14 @@ class ModelRunner:
             ends: tokens that end their texts.
             unwalked: as in `Target.verify`.
             drawn: as for `Executor.walk`.
+            logits: likewise.
 
         Returns:
-            What `run` returns, and what was accepted of each slot that was walked.
+            What `run` returns, without `logits` with anything in their place, and what was accepted of each slot that
+            was walked.
         """
         inputs = self.executor.inputs({slot: (tree, 0) for slot, tree in trees.items()})
-        made, walks = self.executor.walk(inputs, self._outputs, "outputs", slots, ends, unwalked, drawn)
+        made, walks = self.executor.walk(inputs, self._outputs, "outputs", slots, ends, unwalked, drawn, logits)
         ran = _ran(inputs, made)
         features = self.executor.walked_rows(ran.features, inputs, walks) if ran.features is not None else {}
         return ran, {
@@ -338,10 +341,10 @@ class ModelRunner:
         return logits.to(self.device)
 
 
-def _ran(inputs: PassInputs, made: tuple[Tensor | None, Tensor | None]) -> Ran:
+def _ran(inputs: PassInputs, made: tuple[Tensor, Tensor | None]) -> Ran:
     logits, features = made
     count = len(inputs.ids)
-    if logits is None or logits.shape[0] == count:  # nothing is padded, and slices take longer than one would think
+    if logits.shape[0] == count:  # nothing is padded, and slices take longer than one would think
         return Ran(logits, features, inputs.layout.starts)
     return Ran(logits[:count], features[:count] if features is not None else None, inputs.layout.starts)
 

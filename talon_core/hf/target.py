@@ -178,7 +178,8 @@ class HFTarget(NetworkTarget):
         if ends is None:
             ran = self.runner.run({slot: (tree, 0) for slot, tree in trees.items()})
             return Verified(self._split(ran, trees), prepared=self.runner.executor.preparations > before)
-        ran, accepted = self.runner.walk(trees, slots, ends, unwalked, taken)
+        looked_at = bool(unwalked) or len(slots) < len(trees)
+        ran, accepted = self.runner.walk(trees, slots, ends, unwalked, taken, logits=looked_at)
         prepared = self.runner.executor.preparations > before
         return Verified(self._split(ran, (trees.keys() - accepted.keys()) | unwalked.keys()), accepted, prepared)
 
@@ -186,7 +187,6 @@ class HFTarget(NetworkTarget):
         """Each slot's own of what a pass gave."""
         found = {}
         for slot in sorted(slots):
-            assert ran.logits is not None
             start, end = int(ran.starts[slot]), int(ran.starts[slot + 1])
             features = ran.features[start:end] if ran.features is not None else None
             found[slot] = NodeOutputs(ran.logits[start:end], features, self._best)

@@ -270,6 +270,7 @@ class DeviceExecutor(Executor):
         ends: frozenset[int],
         unwalked: Mapping[int, int] = ALL_WALKED,
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
+        logits: bool = True,
     ) -> tuple[Made, Walks]:
         self._keep(ends)
         # where nobody walks, no node has a parent: the path is the root alone, which moves nothing

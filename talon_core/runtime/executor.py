@@ -9,7 +9,7 @@ needs to know which it is.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import attrs
 import torch
@@ -286,6 +286,7 @@ class Executor(ABC):
         ends: frozenset[int],
         unwalked: Mapping[int, int] = ALL_WALKED,
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
+        logits: bool = True,
     ) -> tuple[Made, Walks]:
         """Run whole trees; walk along the most likely tokens in some, and commit the paths, all on the device.
 
@@ -298,10 +299,10 @@ class Executor(ABC):
             unwalked: by slot, how many nodes at the end of its tree no path goes to.
             drawn: in which of these slots other tokens than the most likely ones are walked along, and how they are
                 taken.
+            logits: whether they are wanted; without, anything may stand in their place.
 
         Returns:
-            What `work` returned, but on a host None for its logits where all trees are walked to their end, as nobody
-            needs them then; and of each slot that was walked the accepted nodes and the token after them, which is
+            What `work` returned, and of each slot that was walked the accepted nodes and the token after them, which is
             `NO_TOKEN` where there was no law. A slot whose warpers have raised is not among them.
 
         Raises:
@@ -342,11 +343,6 @@ class Executor(ABC):
                 raise ValueError(
                     f"the path of slot {slot} is {path.tolist()}; it must ascend, within its {staged} staged nodes"
                 )
-
-
-def _all_walked(inputs: PassInputs, slots: Collection[int], unwalked: Mapping[int, int]) -> bool:
-    """Whether every tree of a pass is walked to its end, so that nobody needs its logits."""
-    return not unwalked and len(slots) == sum(count > 0 for count in inputs.counts)
 
 
 def _lasting(rows: Tensor, path: IntArray, start: int) -> Tensor:
@@ -408,6 +404,17 @@ class HostExecutor(Executor):
         more: Mapping[str, Numbers] = NOTHING,
     ) -> T:
         check_numbers(inputs, more)
+        return self._run(inputs, work, kind, more, None)
+
+    def _run(
+        self,
+        inputs: PassInputs,
+        work: Callable[[TreeView], T],
+        kind: Hashable,
+        more: Mapping[str, Numbers],
+        chosen: Callable[[T], Any] | None,
+    ) -> T:
+        """`run`; of `chosen` see `RepeatedPasses.run`."""
 
         def plainly() -> T:
             self._set_up()
@@ -419,7 +426,7 @@ class HostExecutor(Executor):
                 return work(TreeView(ids, positions, this_pass, sent))
 
         passes = self._passes
-        made = passes.run(inputs, work, kind, more, plainly, self._set_up) if passes is not None else plainly()
+        made = plainly() if passes is None else passes.run(inputs, work, kind, more, plainly, self._set_up, chosen)
         self.cache.staged_now(inputs.counts)
         return made
 
@@ -436,17 +443,20 @@ class HostExecutor(Executor):
         ends: frozenset[int],
         unwalked: Mapping[int, int] = ALL_WALKED,
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
+        logits: bool = True,
     ) -> tuple[Made, Walks]:
         if self._recorder is None or drawn:
-            return super().walk(inputs, work, kind, slots, ends, unwalked, drawn)
-
-        alone = _all_walked(inputs, slots, unwalked)
+            return super().walk(inputs, work, kind, slots, ends, unwalked, drawn, logits)
 
         def chosen(view: TreeView) -> tuple[Tensor, Made]:
             made = work(view)
-            return made[0].argmax(-1), cast(Made, (None, *made[1:])) if alone else made
+            return made[0].argmax(-1), made
 
-        best, made = self.run(inputs, chosen, ("likeliest" if alone else "walk", kind))
+        def without(found: tuple[Tensor, Made]) -> tuple[Any, ...]:
+            best, made = found
+            return best, *made[1:]
+
+        best, made = self._run(inputs, chosen, ("walk", kind), NOTHING, None if logits else without)
         walks = greedy_walks(inputs, best, slots, ends, unwalked)
         self.cache.commit({slot: walk.path for slot, walk in walks.items()}, self._moved)
         return made, walks

@@ -65,15 +65,18 @@ class RecordedPass(ABC, Generic[T]):
         """Whether it can be repeated for so many queries and these further numbers, and stands for the pass still."""
 
     @abstractmethod
-    def run(self, inputs: "PassInputs", more: "Mapping[str, Numbers]") -> T:
+    def run(self, inputs: "PassInputs", more: "Mapping[str, Numbers]", choosing: bool = False) -> T:
         """Do the pass. The keys and values of a node go to its row behind the prefix (`TreeLayout`).
 
         Args:
             inputs: what it reads; the cache has room for it.
             more: further numbers, by name.
+            choosing: where the pass takes the largest of each row of some numbers, nothing else of these is wanted, so
+                that they need not be computed.
 
         Returns:
-            What the pass itself returns, to the bit. It is overwritten by the next one.
+            What the pass itself returns, to the bit; but with `choosing` those numbers may be anything. It is
+            overwritten by the next one.
 
         Raises:
             RuntimeError: if it cannot be repeated for these; the sentence says why. The pass itself can be run then.

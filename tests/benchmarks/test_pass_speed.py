@@ -34,7 +34,7 @@ def test_a_sample_is_the_least_of_as_many_passes_each_way(monkeypatch):
         now, taken = [0.0], iter([0.1, *range(20, 0, -1)])  # the first one is quick, and warms up
         target = MagicMock()
         timed = target.runner.walk if walked else target.runner.run
-        timed.side_effect = lambda *_, now=now, taken=taken: now.__setitem__(0, now[0] + next(taken))
+        timed.side_effect = lambda *_, now=now, taken=taken, **more: now.__setitem__(0, now[0] + next(taken))
         monkeypatch.setattr("time.perf_counter", lambda now=now: now[0])
         target.vocab_size = 100
         found[recorded, walked] = script["_pass"](target, tree, recorded=recorded, walked=walked), timed.call_count

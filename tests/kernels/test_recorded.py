@@ -1,5 +1,7 @@
 """Passes that were written down and are walked by C: the same bits as the passes themselves, whatever comes."""
 
+from unittest.mock import MagicMock
+
 import numpy as np
 import pytest
 import torch
@@ -9,16 +11,17 @@ from transformers import LogitsProcessorList
 
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.plugins.parts import Parts
-from talon_core.runtime import executor as executor_module
 from talon_core.runtime import repeating
 from talon_core.runtime.cache import TreeCache
 from talon_core.runtime.executor import Numbers
 from talon_core.runtime.inputs import pass_inputs
 from talon_core.tree import TokenTree
+from talon_kernels.likeliest_tokens import Screen
 from talon_kernels.recorded import screening
 from talon_kernels.recorded.plan import arrange, set_waits
 from talon_kernels.recorded.recorder import NativeRecorder, _Walked
 from talon_kernels.recorded.steps import Op, Operand, Step
+from talon_kernels.recorded.tape import Tape
 from talon_tests.tiny_models import ARCHITECTURES, tiny_model
 
 HEADS = {"head_dim": 32}
@@ -43,16 +46,12 @@ PROMPT = [*range(5, 40)]
 
 @pytest.fixture(autouse=True)
 def _every_pass_is_compared(monkeypatch):
-    """With all that it finds: where every tree is walked, nobody else looks at the logits."""
     monkeypatch.setattr(repeating, "CHECKED", 10**9)
-    monkeypatch.setattr(executor_module, "_all_walked", lambda *_: False)
 
 
 @pytest.fixture
 def screened(monkeypatch):
     """Heads of any size are screened where the most likely tokens alone are wanted."""
-    monkeypatch.undo()
-    monkeypatch.setattr(repeating, "CHECKED", 10**9)
     monkeypatch.setattr(screening, "LEAST", 0)
     monkeypatch.setattr(screening, "SHARE", 2.0)
 
@@ -124,8 +123,8 @@ def test_two_threads_make_the_bits_of_one(library, threads, monkeypatch):
     walked = []
     answer = _Walked._answer
 
-    def noted(self, counts):
-        made = answer(self, counts)
+    def noted(self, program, counts):
+        made = answer(self, program, counts)
         walked.append([each.clone() for each in made if isinstance(each, torch.Tensor)])
         return made
 
@@ -280,8 +279,8 @@ def test_a_pass_that_gives_other_numbers_is_given_up(library, monkeypatch):
     monkeypatch.setattr(
         _Walked,
         "_answer",
-        lambda self, counts: tuple(
-            each + 1 if isinstance(each, torch.Tensor) else each for each in answer(self, counts)
+        lambda self, *given: tuple(
+            each + 1 if isinstance(each, torch.Tensor) else each for each in answer(self, *given)
         ),
     )
     decoder = made()
@@ -335,19 +334,17 @@ def test_a_processor_is_asked_about_each_node_whatever_the_pass_could_choose(lib
     assert all(round_.accept_seconds > 0 for round_ in found.rounds)
 
 
-def ops_of(decoder):
-    """What the steps of the target's passes do, of each kind of pass that was written down."""
-    kinds = decoder.target.runner.executor._passes._kinds
-    return {kind: [step.op for step in one.recorded._tape.steps] for kind, one in kinds.items() if one.recorded}
+def choosing_ops(decoder):
+    """What the steps of the target's only recorded pass do where the most likely tokens alone are wanted."""
+    return [step.op for step in recorded_pass(decoder.target.runner.executor)._program(choosing=True).steps]
 
 
 def test_a_few_most_likely_tokens_are_those_of_the_pass(library, screened):
     decoder = made("qwen3", policy="chain:length=2")
     decoder.generate(PROMPT[:9], max_new_tokens=8)
     assert passes_of(decoder.target.runner.executor) >= 2
-    (ops,) = ops_of(decoder).values()
-    assert Op.LIKELIEST in ops
-    assert Op.LARGEST not in ops
+    assert Op.LIKELIEST in choosing_ops(decoder)
+    assert Op.LARGEST not in choosing_ops(decoder)
 
 
 @pytest.mark.parametrize("architecture", RECORDED)
@@ -359,17 +356,32 @@ def test_most_likely_tokens_are_those_of_the_pass(library, screened, architectur
     found = decoder.generate(prompts, max_new_tokens=40)
     assert [one.token_ids for one in found] == [one.token_ids for one in plain.generate(prompts, max_new_tokens=40)]
     assert passes_of(decoder.target.runner.executor) >= 5
-    (ops,) = ops_of(decoder).values()
-    assert (Op.LIKELIEST in ops) == (architecture not in ("gemma2", "granite"))
+    assert (Op.LIKELIEST in choosing_ops(decoder)) == (architecture not in ("gemma2", "granite"))
+
+
+def test_both_ways_are_tried_for_each_number_of_rows_and_choose_the_same(library, screened):
+    """Every pass is compared, and what they took is noted: seconds of each way, and how often it was tried."""
+    decoder = made("qwen3", policy="chain:length=2")
+    decoder.generate(PROMPT, max_new_tokens=60)
+    program = recorded_pass(decoder.target.runner.executor)._program(choosing=True)
+    (step,) = (step for step in program.steps if step.op is Op.LIKELIEST)
+    ways = program.more[step.operands[5].piece]
+    seconds, tries = ways.view(torch.float64)[:, :2], ways[:, 2:]
+    assert tries.max() == 4
+    assert tries[3].tolist() == [4, 4]
+    assert not tries[0].any()
+    assert not tries[4:].any()
+    assert torch.equal(seconds > 0, tries > 0)
 
 
 def test_two_threads_choose_the_tokens_of_one(library, screened, threads):
     found = []
     for count in (1, 2):
         threads(count)
-        decoder = made("gemma3", policy="chain:length=2")
-        found.append([one.token_ids for one in decoder.generate([PROMPT, PROMPT[:9]], max_new_tokens=20)])
+        decoder = made("gemma3", policy="eagle2:budget=30")  # more rows than are ever screened, and fewer
+        found.append([one.token_ids for one in decoder.generate([PROMPT, PROMPT[:9]], max_new_tokens=40)])
         assert passes_of(decoder.target.runner.executor) >= 3
+        assert Op.LIKELIEST in choosing_ops(decoder)
     assert found[0] == found[1]
 
 
@@ -390,15 +402,84 @@ def test_a_head_that_has_changed_is_screened_anew(library, screened, how):
     assert passes_of(decoder.target.runner.executor) >= 3
     assert after != before
     assert after == decoder_for_model(model, None, Parts(policy="none")).generate(PROMPT, max_new_tokens=20).token_ids
-    assert Op.LIKELIEST in next(iter(ops_of(decoder).values()))
+    assert Op.LIKELIEST in choosing_ops(decoder)
 
 
-def test_scores_are_there_where_one_of_the_texts_is_drawn_or_looked_at(library, screened):
-    decoder = made("qwen3", policy="chain:length=2")
-    ban = LogitsProcessorList([lambda ids, scores: scores.index_fill(1, torch.tensor([3]), -torch.inf)])
-    decoder.generate(PROMPT, max_new_tokens=20, logits_processor=ban)
-    decoder.generate(PROMPT, max_new_tokens=20, temperature=1.0, seed=0)
-    assert [ops for ops in ops_of(decoder).values() if Op.LIKELIEST in ops] == []
+def test_a_head_that_changes_while_a_text_is_streamed_is_screened_anew(library, screened, monkeypatch):
+    """As without a screen: steps of one text read what stands there."""
+    said = {}
+    for share in (2.0, 0.0):
+        monkeypatch.setattr(repeating, "CHECKED", 1)
+        monkeypatch.setattr(screening, "SHARE", share)
+        decoder = made("qwen3", policy="chain:length=2")
+        head = decoder.target.model.get_output_embeddings()
+        said[share] = []
+        for at, chunk in enumerate(decoder.stream(PROMPT, max_new_tokens=60)):
+            said[share] += chunk.round.tokens.tolist()
+            if at == 8:
+                with torch.no_grad():
+                    head.weight.mul_(-3)
+        assert (Op.LIKELIEST in choosing_ops(decoder)) == bool(share)
+    assert said[2.0] == said[0.0]
+    assert len(said[2.0]) == 60
+
+
+def test_a_tape_that_is_a_little_off_is_given_up_in_greedy_texts(library, screened, monkeypatch):
+    """Though the most likely tokens, which alone are wanted, are the same: all numbers are compared first."""
+    monkeypatch.setattr(repeating, "CHECKED", 1)
+    attend = Tape.attend
+    monkeypatch.setattr(
+        Tape, "attend", lambda self, *given, scale, **more: attend(self, *given, scale=scale * 1.0001, **more)
+    )
+    decoder = made("qwen3", drafter="ngram", policy="chain:length=2")
+    plain = decoder_for_model(decoder.target.model, None, Parts(policy="none"))
+    assert decoder.generate(PROMPT, max_new_tokens=20).token_ids == plain.generate(PROMPT, max_new_tokens=20).token_ids
+    assert "other numbers" in decoder.target.runner.executor.failure
+
+
+def test_a_wrong_choice_is_found_as_well(library, screened, monkeypatch):
+    monkeypatch.setattr(repeating, "CHECKED", 1)
+    answer = _Walked._answer
+
+    def wrong(self, program, counts):
+        made = answer(self, program, counts)
+        return made if program is self._all else (made[0] + 1, *made[1:])
+
+    monkeypatch.setattr(_Walked, "_answer", wrong)
+    decoder = made("qwen3", drafter="ngram", policy="chain:length=2")
+    plain = decoder_for_model(decoder.target.model, None, Parts(policy="none"))
+    assert decoder.generate(PROMPT, max_new_tokens=20).token_ids == plain.generate(PROMPT, max_new_tokens=20).token_ids
+    assert "other numbers" in decoder.target.runner.executor.failure
+
+
+@pytest.mark.parametrize(
+    ("greedy", "unwalked", "choosing"),
+    [
+        ({0: frozenset(), 1: frozenset()}, {}, True),
+        ({0: frozenset()}, {}, False),
+        ({0: frozenset(), 1: frozenset()}, {1: 1}, False),
+    ],
+    ids=["all greedy", "one is drawn", "nodes of one are looked at"],
+)
+def test_scores_are_there_where_somebody_needs_them(library, screened, monkeypatch, greedy, unwalked, choosing):
+    """Of a pass of two texts; where all are walked to their end the most likely tokens alone are wanted."""
+    monkeypatch.setattr(repeating, "CHECKED", 1)
+    asked, run = [], _Walked.run
+    monkeypatch.setattr(_Walked, "run", lambda self, *given: asked.append(given[2]) or run(self, *given))
+    target = made("qwen3", drafter="ngram").target
+    tree = TokenTree(np.array([5, 6, 7]), np.array([-1, 0, 0]), np.zeros(3))
+    with target.session():
+        for slot in (0, 1):
+            target.open(slot, 90)
+            target.read({slot: np.arange(5, 20)})
+        for _ in range(8):
+            verified = target.verify({0: tree, 1: tree}, greedy, unwalked)
+            target.commit({slot: np.arange(1) for slot in {0, 1} - verified.accepted.keys()})
+    assert passes_of(target.runner.executor)
+    assert asked[-1] is choosing
+    assert {*verified.outputs} == (set() if choosing else {1})
+    if not choosing:
+        assert verified.outputs[1].logits.isfinite().all()
 
 
 @pytest.mark.parametrize(("name", "value"), [("LEAST", 10**9), ("SHARE", 1e-3)])
@@ -406,18 +487,29 @@ def test_a_small_head_and_one_that_is_most_of_the_model_are_not_screened(library
     monkeypatch.setattr(screening, name, value)
     decoder = made("qwen3", policy="chain:length=2")
     decoder.generate(PROMPT, max_new_tokens=12)
-    (ops,) = ops_of(decoder).values()
-    assert Op.LARGEST in ops
-    assert Op.LIKELIEST not in ops
+    assert Op.LARGEST in choosing_ops(decoder)
+    assert Op.LIKELIEST not in choosing_ops(decoder)
 
 
-def test_a_head_with_a_number_that_is_not_finite_is_not_screened(library, screened):
-    model = tiny_model("qwen3", **HEADS)
-    with torch.no_grad():
-        model.get_output_embeddings().weight[9, 3] = torch.inf
-    decoder = decoder_for_model(model, None, Parts("ngram", "chain:length=2"))
+@pytest.mark.parametrize("lacking", ["a finite number", "memory"])
+def test_a_head_without_a_screen_has_all_its_scores_computed(library, screened, monkeypatch, lacking):
+    decoder = made("qwen3", drafter="ngram", policy="chain:length=2")
+    model = decoder.target.model
+    if lacking == "memory":
+        monkeypatch.setattr(Screen, "at", MagicMock(side_effect=MemoryError))
+    else:
+        with torch.no_grad():
+            model.get_output_embeddings().weight[9, 3] = torch.inf
     decoder.generate(PROMPT, max_new_tokens=12)
-    assert all(Op.LIKELIEST not in ops for ops in ops_of(decoder).values())
+    assert Op.LARGEST in choosing_ops(decoder)
+    assert Op.LIKELIEST not in choosing_ops(decoder)
+
+
+def test_threads_wait_before_another_product_is_screened():
+    """What they have found of rows has one place for all such steps of a pass."""
+    steps = [Step(Op.LIKELIEST, 0, [place(at), *[None] * 7, place(at + 5)]) for at in (1, 2)]
+    set_waits(steps)
+    assert [step.waits for step in steps] == [False, True]
 
 
 def place(piece):

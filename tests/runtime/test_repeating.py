@@ -67,7 +67,7 @@ def test_what_passes_take_that_are_being_recorded_is_not_taken_for_what_others_t
 
 @pytest.mark.parametrize(("kinds", "prepared"), [(MOST_KINDS, 3 * MOST_KINDS), (MOST_KINDS + 1, MOST_KINDS)])
 def test_kinds_that_push_each_other_out_take_no_longer_than_others_like_them(kinds: int, prepared: int) -> None:
-    recorded = SimpleNamespace(fits=lambda queries, more: True, run=lambda inputs, more: 1)
+    recorded = SimpleNamespace(fits=lambda queries, more: True, run=lambda inputs, more, choosing: 1)
     recorder: Any = SimpleNamespace(most=64, record=lambda *given: recorded)
     cache: Any = SimpleNamespace(make_room_for=lambda counts: None)
     inputs: Any = SimpleNamespace(layout=SimpleNamespace(queries=1), counts=[1])

@@ -25,6 +25,7 @@ from talon_core.basics.paths import cache_folder
 from talon_kernels.native import ABI, Library, _walked
 from talon_kernels.native.build import COMMON_FLAGS, HEADERS, SOURCES
 from talon_kernels.native.build import __file__ as build_file
+from talon_kernels.recorded.screening import MOST_SCREENED, WAYS
 from talon_kernels.recorded.steps import STEP, Op
 
 COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
@@ -475,8 +476,8 @@ def _reaches(step: Any, rows: int, addresses: NDArray[Any], trees: _Trees) -> Se
         return 8 * rows, 4 * extent((rows, numbers[0]), (strides[1, 0], 1))
     if op is Op.LIKELIEST:
         _, n, k, kind = numbers[:4]
-        screen = n * -(-k // 32) * 32, 12 * n
-        return 8 * many, 4 * many * k, n * row_bytes(kind, k), *screen, 0, 0, 0, 4 * many * n
+        screen = n * -(-k // 32) * 32, 12 * n, 8 * WAYS * (1 + MOST_SCREENED)
+        return 8 * many, 4 * many * k, n * row_bytes(kind, k), *screen, 0, 0, 4 * many * n
     if op is Op.BEST:
         return 8 * rows * numbers[1], 4 * rows * numbers[0]
     sizes = [int(size) if size >= 0 else -int(size) * rows for size in step["sizes"]]

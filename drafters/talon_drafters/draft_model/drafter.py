@@ -183,7 +183,6 @@ class ModelDrafter(Drafter):
         reading = timed_reading(self.executor.device, sum(counts.values()), lambda: self._read(counts))
         before = self.executor.preparations
         ran = self._runner.run({one.slot: self._slots[one.slot].stage(one.tree, one.nodes) for one in known})
-        assert ran.logits is not None  # nothing was walked
         # before a frontier, tokens that were not cached yet; behind the vocabulary, padding
         places, first = last_rows(ran.starts, {one.slot: len(one.nodes) for one in known})
         # laws may be asked for after the next pass

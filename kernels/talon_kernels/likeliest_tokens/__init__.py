@@ -9,6 +9,7 @@ from talon_core.runtime.blocks import Blocks
 from talon_kernels.likeliest_tokens.native import Screen, likeliest_tokens_native
 from talon_kernels.likeliest_tokens.reference import likeliest_tokens_reference
 from talon_kernels.native import chosen
+from talon_kernels.skinny_linear.native import skinny_linear_native
 from talon_kernels.stored import Stored, shape_of
 
 __all__ = ["Screen", "likeliest_tokens"]
@@ -48,5 +49,5 @@ def likeliest_tokens(x: Tensor, weight: Stored, *, backend: str | None = None) -
     whole = weight if isinstance(weight, Blocks) else weight.contiguous()
     screen = Screen.of(library, whole)
     if screen is None:  # a number of the weight is not finite
-        return likeliest_tokens_reference(x, weight)
+        return skinny_linear_native(library, x.contiguous(), whole, None).argmax(-1)
     return likeliest_tokens_native(library, x.contiguous(), whole, screen)

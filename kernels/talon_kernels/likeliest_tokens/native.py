@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import attrs
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,8 @@ class Screen:
 
     Attributes:
         codes: shape `(out, width)`, int8, of at least `in` columns.
-        columns: what a row's codes are times, the bound of what they lack, and their norm, shape `(out, 3)`, float32.
+        columns: what a row's codes are times, the bound of what they lack and of a sum's rounding, by the norm of the
+            input, and their norm, shape `(out, 3)`, float32.
         limits: the largest norm of a row of the weight, and the largest of those bounds, shape `(2,)`, float64.
     """
 
@@ -38,7 +40,8 @@ class Screen:
     @classmethod
     def at(cls, library: Library, address: int, out: int, inputs: int, kind: int) -> Screen | None:
         """`of` a weight at an address, whose type is GGUF's number `kind`."""
-        codes = torch.empty((out, library.screen_width(inputs)), dtype=torch.int8)
+        # PyTorch says in an error of its own that there is no memory
+        codes = torch.from_numpy(np.empty((out, library.screen_width(inputs)), dtype=np.int8))
         columns, limits = torch.empty((out, 3), dtype=torch.float32), torch.empty(2, dtype=torch.float64)
         made = codes.data_ptr(), columns.data_ptr(), limits.data_ptr()
         library.screen(address, out, inputs, kind, *made, torch.get_num_threads())

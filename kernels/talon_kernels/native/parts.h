@@ -41,6 +41,7 @@ typedef struct {
     const double *limits;  // (2,)
     int64_t *out;          // (M,)
     Found *found;          // (threads, M)
+    int screened;          // 0: all is computed
 } Screened;
 
 // The three parts, between which all threads wait. The first two return 1 when memory is short.

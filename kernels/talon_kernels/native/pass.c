@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "parts.h"
 
@@ -160,18 +161,50 @@ static void largest_rows(const Step *s, void *const *memory, int64_t first, int6
     for (int64_t i = first; i < last; i++) to[i] = largest_of(at(s, memory, 1) + i * s->strides[1][0], s->numbers[0]);
 }
 
-// The same of a product, whose weights are screened. Operands: out, x, weight, codes, columns; then, as the last one, y.
-// numbers: rows, N, K, kind; scalars: the limits of the screen.
+// Seconds of a product and of finding the largest of each row, at least so far: with all computed, and screened; and how
+// often each was tried.
+typedef struct {
+    double least[2];
+    int64_t tries[2];
+} Ways;
+
+// Up to so many rows it is tried whether the screen is quicker, each way so often. Of more rows all is computed:
+// multiplying takes longer than reading then, and the screen multiplies as much.
+enum { MOST_SCREENED = 16, TRIES = 4 };
+
+static int is_screened(const Ways *of) {
+    if (of->tries[0] < TRIES || of->tries[1] < TRIES) return of->tries[1] <= of->tries[0];
+    return of->least[1] < of->least[0];
+}
+
+static void note_way(Ways *of, int screened, double seconds) {
+    if (of->tries[screened] == TRIES) return;
+    if (!of->tries[screened]++ || seconds < of->least[screened]) of->least[screened] = seconds;
+}
+
+static double seconds_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// The same of a product, whose weights are screened where that is quicker. Operands: out, x, weight, codes, columns,
+// ways, by rows; then, as the last one, y. numbers: rows, N, K, kind; scalars: the limits of the screen.
 static int likeliest_rows(const Step *s, void *const *memory, int64_t rows, int64_t thread, Shared *shared) {
-    const Screened screened = {{at(s, memory, 1), at(s, memory, 2), 0, at(s, memory, OPERANDS - 1), times(s->numbers[0], rows),
+    const int64_t own = times(s->numbers[0], rows);
+    Ways *ways = own > MOST_SCREENED ? 0 : (Ways *)at(s, memory, 5) + own;
+    const int is = ways && is_screened(ways);  // the same for all threads: one notes what it took when all have waited
+    const double begun = thread ? 0 : seconds_now();
+    const Screened screened = {{at(s, memory, 1), at(s, memory, 2), 0, at(s, memory, OPERANDS - 1), own,
                                 s->numbers[1], s->numbers[2], (int)s->numbers[3]},
                                (const int8_t *)at(s, memory, 3), at(s, memory, 4), s->scalars,
-                               (int64_t *)at(s, memory, 0), shared->found};
+                               (int64_t *)at(s, memory, 0), shared->found, is};
     const int64_t all = shared->threads, M = screened.product.M;
     int failed = screen_columns(&screened, thread, all);
     wait_for_all(shared);
     failed |= screen_decide(&screened, thread, all);
     wait_for_all(shared);
+    if (ways && !thread) note_way(ways, is, seconds_now() - begun);
     screen_ends(&screened, all, M * thread / all, M * (thread + 1) / all);
     return failed;
 }

@@ -84,19 +84,23 @@ enum { FEW_OF = 16 };
 
 enum { CODE = 127, SHORT = 32767 };
 
-// Bounds of sums that are taken in another precision or order are enlarged by that of this many more terms, and all
-// bounds by a thousandth, for their own rounding. Numbers below TINY may be lost where processors flush small ones.
+// A sum of K products in float32, in any order, is off by at most K 2^-24 |w| |x|. So many more terms stand for the
+// rounding of what the screen says; bounds are enlarged by a thousandth for their own.
 #define TERMS 64
 #define ENLARGED 1.001
+// What is lost where small numbers become zero: by 2^31, the most that products of codes add up to, the smallest normal
+// number is 2.5e-29.
 #define TINY 1e-28f
-// No element of x W^T, nor a sum on the way to it, may come near the largest float.
-#define HUGE_SUM 1e37
+// With larger norms sums may be infinite, or a part of a bound too small for its place.
+#define LARGEST_X 1e6
+#define LARGEST_W 1e30
 
 int64_t screen_width(int64_t K) { return (K + GRANULE - 1) / GRANULE * GRANULE; }
 
 static double rounding(int64_t K) { return (double)(K + TERMS) * 0x1p-24 * 1.1; }
 
-// A row of W, n numbers, as codes; of: what they are times, the bound of what they lack, their norm.
+// A row of W, n numbers, as codes; of: what they are times, the bound of what they lack and of a
+// sum's rounding, by the norm of x, and their norm.
 // Returns the norm of the row, which is not finite where one of its numbers is not.
 static double screen_row(const float *w, int64_t n, int8_t *codes, float *of) {
     float most = 0;
@@ -124,7 +128,7 @@ static double screen_row(const float *w, int64_t n, int8_t *codes, float *of) {
 }
 
 // Makes the screen of W, (N, K) of a kind. codes: (N, screen width of K), columns: (N, 3); limits: (2,), the largest norm
-// of a row of W, infinity where a number is not finite, and the largest of what codes lack. Returns 0, or 1 when memory
+// of a row of W, infinity where a number is not finite, and the largest of those bounds. Returns 0, or 1 when memory
 // is short.
 EXPORT int64_t talon_screen(const void *w, int64_t N, int64_t K, int64_t kind, int8_t *codes, float *columns,
                             double *limits, int64_t threads) {
@@ -179,7 +183,7 @@ static int screen_x(const float *x, int64_t K, double norm_of_w, int16_t *codes,
         most = fabsf(x[k]) > most ? fabsf(x[k]) : most;
         square += (double)x[k] * x[k];
     }
-    if (!(sqrt(square) * norm_of_w < HUGE_SUM) || limit < 1) return 0;
+    if (!(sqrt(square) < LARGEST_X && norm_of_w < LARGEST_W) || limit < 1) return 0;
     const float scale = most / limit;
     memset(codes, 0, (size_t)width * sizeof(int16_t));
     if (scale > 0)
@@ -238,23 +242,18 @@ static void (*const screen_bands[BAND + 1])(const Screened *, const int16_t *, R
     0, screen_band_1, screen_band_2, screen_band_3, screen_band_4, screen_band_5, screen_band_6, screen_band_7, screen_band_8,
 };
 
-static void screen_share(const Screened *s, int64_t thread, int64_t threads, int64_t *begin, int64_t *end) {
-    share(s->product.N, thread, threads, begin, end);
-    if (*begin > *end) *begin = *end;
-}
-
 int screen_columns(const Screened *s, int64_t thread, int64_t threads) {
     const Product *p = &s->product;
     const int64_t width = screen_width(p->K);
     Found *found = s->found + thread * p->M;
     Row *rows = rows_of_thread(p->M, p->K);
     int64_t begin, end;
-    screen_share(s, thread, threads, &begin, &end);
+    share(p->N, thread, threads, &begin, &end);
     for (int64_t m = 0; m < p->M; m++) found[m] = (Found){-INFINITY, -INFINITY, -1};
     if (!rows) return 1;
     int16_t *codes = (int16_t *)(rows + p->M);
     for (int64_t m = 0; m < p->M; m++)
-        rows[m].bounded = screen_x(p->x + m * p->K, p->K, s->limits[0], codes + m * width, rows + m);
+        rows[m].bounded = s->screened && screen_x(p->x + m * p->K, p->K, s->limits[0], codes + m * width, rows + m);
     for (int64_t n = begin; n < end; n += RUN) {
         const int64_t stop = end - n < RUN ? end : n + RUN;
         for (int64_t m = 0, height; m < p->M; m += height) {
@@ -306,27 +305,40 @@ static int compute_left(const Screened *s, const Product *row, const Row *of, fl
     return failed;
 }
 
+// Rows [first, last) of x with columns [begin, end) of W, all of them. Returns 1 when memory is short.
+static int compute_all(const Screened *s, int64_t first, int64_t last, int64_t begin, int64_t end, Found *found) {
+    const Product *p = &s->product;
+    const Product rows = {p->x + first * p->K, p->w, 0, p->y + first * p->N, last - first, p->N, p->K, p->kind};
+    const int failed = columns(&rows, begin, end);
+    for (int64_t m = first; m < last; m++) {
+        const float *y = p->y + m * p->N;
+        found[m].at = begin + largest_of(y + begin, end - begin);
+        found[m].most = y[found[m].at];
+    }
+    return failed;
+}
+
 int screen_decide(const Screened *s, int64_t thread, int64_t threads) {
     const Product *p = &s->product;
     const Row *rows = rows_of_thread(p->M, p->K);
-    int64_t begin, end;
+    Found *found = s->found + thread * p->M;
+    int64_t begin, end, first = 0;  // of rows that are computed together, as W is read once for all of them
     int failed = 0;
-    screen_share(s, thread, threads, &begin, &end);
-    for (int64_t m = 0; m < p->M && begin < end; m++) {
+    share(p->N, thread, threads, &begin, &end);
+    if (begin >= end) return 0;
+    for (int64_t m = 0; m < p->M; m++) {
+        if (!rows || !rows[m].bounded) continue;
         const Product row = {p->x + m * p->K, p->w, 0, p->y + m * p->N, 1, p->N, p->K, p->kind};
-        Found *own = s->found + thread * p->M + m;
         float bound = -INFINITY;
         for (int64_t t = 0; t < threads; t++)
             bound = s->found[t * p->M + m].bound > bound ? s->found[t * p->M + m].bound : bound;
-        const int left = rows && rows[m].bounded ? compute_left(s, &row, rows + m, bound, begin, end, own) : -1;
-        if (left >= 0) {
-            failed |= left;
-            continue;
-        }
-        failed |= columns(&row, begin, end);
-        own->at = begin + largest_of(row.y + begin, end - begin);
-        own->most = row.y[own->at];
+        const int left = compute_left(s, &row, rows + m, bound, begin, end, found + m);
+        if (left < 0) continue;
+        failed |= left;
+        if (first < m) failed |= compute_all(s, first, m, begin, end, found);
+        first = m + 1;
     }
+    if (first < p->M) failed |= compute_all(s, first, p->M, begin, end, found);
     return failed;
 }
 
@@ -347,7 +359,7 @@ EXPORT int64_t talon_likeliest(const float *x, const void *w, const int8_t *code
                                const double *limits, float *y, int64_t *out, int64_t M, int64_t N, int64_t K,
                                int64_t kind, int64_t threads) {
     Found *found = malloc((size_t)(threads * M + 1) * sizeof(Found));
-    const Screened s = {{x, w, 0, y, M, N, K, (int)kind}, codes, columns, limits, out, found};
+    const Screened s = {{x, w, 0, y, M, N, K, (int)kind}, codes, columns, limits, out, found, 1};
     int failed = 0;
     if (!found) return 1;
 #pragma omp parallel num_threads((int)threads)

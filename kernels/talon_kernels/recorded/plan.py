@@ -46,10 +46,14 @@ def set_waits(steps: list[Step]) -> list[int]:
     phases: list[int] = []
     fresh: set[Piece] = set()  # written since threads waited
     before: object = None
+    chosen = False
     for step in steps:
         by = _shared_by(step)
         of_others = by in ("columns", "heads") or step.op in (Op.GATHER, Op.SCATTER)
-        step.waits = bool(phases) and (by != before or (of_others and bool(fresh & (read(step) | written(step)))))
+        again = step.op is Op.LIKELIEST and chosen  # what its threads find of rows has one place for all such steps
+        chosen |= step.op is Op.LIKELIEST
+        touched = of_others and bool(fresh & (read(step) | written(step)))
+        step.waits = bool(phases) and (by != before or again or touched)
         if step.waits:
             fresh = set()
         fresh |= written(step)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,8 +22,8 @@ from talon_kernels.commit_path.native import NativeMover
 from talon_kernels.narrow import changes
 from talon_kernels.native import Library
 from talon_kernels.recorded.plan import arrange, moved, set_waits
-from talon_kernels.recorded.screening import screen_heads
-from talon_kernels.recorded.steps import Op, Operand, packed
+from talon_kernels.recorded.screening import Screens
+from talon_kernels.recorded.steps import Op, Operand, Piece, Step, packed
 from talon_kernels.recorded.tape import CannotRecord, Found, Tape, View
 from talon_kernels.tree_attention.layout import native_layout
 
@@ -98,6 +99,57 @@ def filled(value: Any, real: Callable[[Any], Any]) -> Any:
     return real(value)
 
 
+NONE: Mapping[Piece, Tensor] = MappingProxyType({})
+
+
+class _Program:
+    """Steps that C walks, and the memory that they work on.
+
+    Args:
+        tape: where they are from.
+        steps: they.
+        lasting: pieces of what they make that are read behind them.
+        more: further tensors that they read, by piece; they last as long as this.
+
+    Attributes:
+        steps: likewise.
+        more: likewise.
+        packed: as C reads them.
+        memory: addresses by piece.
+        answers: what a pass returns, by its counts; where PyTorch has no last word that is the same memory.
+        reallocations: of the cache, when its buffers were bound.
+        positions: of the tables with what follows from them, when these were bound.
+    """
+
+    def __init__(
+        self, tape: Tape, steps: list[Step], lasting: Collection[Piece], more: Mapping[Piece, Tensor] = NONE
+    ) -> None:
+        self.steps = steps
+        self.more = more
+        phases = set_waits(steps)
+        self._places, size = arrange(steps, phases, tape.made, lasting)
+        arena = tape.pieces
+        self._arena = torch.zeros(size + 1, dtype=torch.float32)
+        self._whole = self._arena[: size // 2 * 2].view(torch.int64)
+        self.packed = packed([moved(step, arena, self._places) for step in steps])
+        self.memory = np.zeros(arena + 1, dtype=np.uint64)
+        self.memory[arena] = self._arena.data_ptr()
+        for piece, address in tape.addresses.items():
+            self.memory[piece] = address
+        for piece, tensor in more.items():
+            self.memory[piece] = tensor.data_ptr()
+        self.answers: dict[tuple[int, ...], Any] = {}
+        self.reallocations = -1
+        self.positions = 0
+
+    def tensor(self, view: View, rows: int) -> Tensor:
+        """What stands for a tensor of the pass, with so many rows."""
+        arena = self._whole if view.whole else self._arena
+        sizes = [-size * rows if size < 0 else size for size in view.sizes]
+        begin = self._places[view.piece] // (2 if view.whole else 1)
+        return arena.as_strided(sizes, view.strides, view.offset + begin)
+
+
 class _Walked(RecordedPass[T]):
     """One pass, walked by C.
 
@@ -135,60 +187,46 @@ class _Walked(RecordedPass[T]):
             self._made = tree_map(tape.standing_for, made)
         self._like = {layer: [torch.empty_like(own[:, :, :1]) for own in both] for layer, both in noted.like.items()}
         tape.let_go()
-        self._arrange()
+        self._tailed = _pieces_in([(one.arguments, one.keywords) for one in tape.tail])
+        self._lasting = self._tailed | _pieces_in(self._made)
+        self._all = _Program(tape, tape.steps, self._lasting)
+        self._choosing: _Program | None = None
+        self._screens = Screens()
+        self._inputs = {name: piece for piece, name in tape.inputs.items()}
         self._tables: dict[int, Tensor] = {}
         self._known = 0  # positions whose angles are in the tables
-        self._reallocations = -1
         self._counts = np.zeros(1 + len(own), dtype=np.int64)
-        self._at = (
-            self._steps.ctypes.data,
-            len(self._steps),
-            self._memory.ctypes.data,
-            self._counts.ctypes.data,
-        )
-
-    def _arrange(self) -> None:
-        tape = self._tape
-        views: list[View] = []
-
-        def note(value: Any) -> Any:
-            if isinstance(value, View):
-                views.append(value)
-            return value
-
-        tree_map(note, ([(one.arguments, one.keywords) for one in tape.tail], self._made))
-        lasting = {view.piece for view in views}
-        screen_heads(tape, lasting, self._library)
-        phases = set_waits(tape.steps)
-        places, size = arrange(tape.steps, phases, tape.made, lasting)
-        arena = tape.pieces
-        self._places = places
-        self._arena = torch.zeros(size + 1, dtype=torch.float32)
-        self._steps = packed([moved(step, arena, places) for step in tape.steps])
-        self._memory = np.zeros(arena + 1, dtype=np.uint64)
-        self._memory[arena] = self._arena.data_ptr()
-        for piece, address in tape.addresses.items():
-            self._memory[piece] = address
-        self._inputs = {name: piece for piece, name in tape.inputs.items()}
-        self._whole = self._arena[: size // 2 * 2].view(torch.int64)
-        self._known_answers: dict[tuple[int, ...], Any] = {}
 
     def fits(self, queries: int, more: Mapping[str, Numbers]) -> bool:
         # of further numbers there are at most as many as queries
         return self._state == changes() and queries <= self._most[-1]
 
-    def run(self, inputs: PassInputs, more: Mapping[str, Numbers]) -> T:
+    def _program(self, choosing: bool) -> _Program:
+        """The steps of a pass, or of one of which the largest of some numbers alone are wanted."""
+        if not choosing:
+            return self._all
+        if self._choosing is None or self._screens.are_old():
+            steps = self._screens.put_into(self._tape, self._tailed, self._library)
+            whole = steps is self._tape.steps
+            self._choosing = self._all if whole else _Program(self._tape, steps, self._lasting, self._screens.held)
+        return self._choosing
+
+    def run(self, inputs: PassInputs, more: Mapping[str, Numbers], choosing: bool = False) -> T:
+        program = self._program(choosing)
         layout = native_layout(inputs.layout)
-        self._bind(inputs, layout.used)
+        self._bind(program, inputs, layout.used)
         counts = (len(inputs.ids), *[len(more[name].values) for name in self._own])
         held = [np.ascontiguousarray(one.values, dtype=np.int64) for one in more.values()]
         given = dict(zip(more, held, strict=True), ids=inputs.ids, positions=inputs.positions)
         for name, piece in self._inputs.items():
-            self._memory[piece] = given[name].ctypes.data
+            program.memory[piece] = given[name].ctypes.data
         self._counts[:] = counts
         try:
             self._library.walk(
-                *self._at,
+                program.packed.ctypes.data,
+                len(program.packed),
+                program.memory.ctypes.data,
+                self._counts.ctypes.data,
                 layout.prefix,
                 layout.counts,
                 layout.first,
@@ -198,37 +236,32 @@ class _Walked(RecordedPass[T]):
             )
         except LookupError as error:
             raise CannotRecord(str(error)) from error
-        made: T = self._answer(counts)
+        made: T = self._answer(program, counts)
         return made
 
-    def _answer(self, counts: tuple[int, ...]) -> Any:
+    def _answer(self, program: _Program, counts: tuple[int, ...]) -> Any:
         """What the pass returns. Of the same counts that is the same memory, unless PyTorch has the last word."""
-        if counts in self._known_answers:
-            return self._known_answers[counts]
+        if counts in program.answers:
+            return program.answers[counts]
         found: dict[int, Tensor] = {}
 
         def real(value: Any) -> Any:
             if isinstance(value, Found):
                 return found[value.number]
-            if isinstance(value, View):
-                rows, arena = counts[value.count], self._whole if value.whole else self._arena
-                sizes = [-size * rows if size < 0 else size for size in value.sizes]
-                begin = self._places[value.piece] // (2 if value.whole else 1)
-                return arena.as_strided(sizes, value.strides, value.offset + begin)
-            return value
+            return program.tensor(value, counts[value.count]) if isinstance(value, View) else value
 
         for one in self._tape.tail:
             out = one.function(*filled(one.arguments, real), **filled(one.keywords, real))
             found.update(zip(one.out, out if isinstance(out, tuple | list) else (out,), strict=True))
         made = filled(self._made, real)
-        if not self._tape.tail and len(self._known_answers) < MOST_ANSWERS:
-            self._known_answers[counts] = made
+        if not self._tape.tail and len(program.answers) < MOST_ANSWERS:
+            program.answers[counts] = made
         return made
 
-    def _bind(self, inputs: PassInputs, used: int) -> None:
+    def _bind(self, program: _Program, inputs: PassInputs, used: int) -> None:
         """Let the steps work on the cache's present buffers, and have the angles of all positions."""
-        if self._reallocations != self._cache.reallocations:
-            for step, own in zip(self._tape.steps, self._steps, strict=True):
+        if program.reallocations != self._cache.reallocations:
+            for step, own in zip(program.steps, program.packed, strict=True):
                 if step.layer is None:
                     continue
                 keys, values = self._cache.layer(step.layer, *self._like[step.layer])
@@ -239,16 +272,19 @@ class _Walked(RecordedPass[T]):
                     to = values if step.operands[0] == Operand(self._tape.caches[step.layer, 1]) else keys
                     own["strides"][0, :3] = to.stride()[:3]
             for (layer, which), piece in self._tape.caches.items():
-                self._memory[piece] = self._cache.layer(layer, *self._like[layer])[which].data_ptr()
-            self._reallocations = self._cache.reallocations
+                program.memory[piece] = self._cache.layer(layer, *self._like[layer])[which].data_ptr()
+            program.reallocations = self._cache.reallocations
         if used > self._known:  # there are no more positions than rows
             positions = int(inputs.positions.max()) + 1
-            if positions <= self._known:
-                return
-            try:
-                self._make_tables(max(positions, self._cache.capacity))
-            except CannotRecord:  # the model may know fewer positions than there is room for
-                self._make_tables(positions)
+            if positions > self._known:
+                try:
+                    self._make_tables(max(positions, self._cache.capacity))
+                except CannotRecord:  # the model may know fewer positions than there is room for
+                    self._make_tables(positions)
+        if program.positions != self._known:
+            for piece, table in self._tables.items():
+                program.memory[piece] = table.data_ptr()
+            program.positions = self._known
 
     def _make_tables(self, positions: int) -> None:
         """Compute what follows from positions alone, for all of them; the tape's operations again, some at a time."""
@@ -274,7 +310,18 @@ class _Walked(RecordedPass[T]):
                     now.update(zip(map(id, made), [out] if isinstance(out, Tensor) else out, strict=True))
                 for piece, base in self._tape.positional.items():
                     tables[piece][start : start + rows] = present(base).reshape(rows, -1)
-        for piece, table in tables.items():
-            self._tables[piece] = table
-            self._memory[piece] = table.data_ptr()
+        self._tables = tables
         self._known = wanted
+
+
+def _pieces_in(value: Any) -> set[int]:
+    """The pieces of memory that a value has views of."""
+    found: set[int] = set()
+
+    def note(one: Any) -> Any:
+        if isinstance(one, View):
+            found.add(one.piece)
+        return one
+
+    tree_map(note, value)
+    return found

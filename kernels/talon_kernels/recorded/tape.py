@@ -199,12 +199,13 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
 
     # Pieces of memory
 
-    def _new(self) -> Piece:
+    def piece(self) -> Piece:
+        """A piece that there was not yet."""
         self._pieces += 1
         return self._pieces - 1
 
     def _input(self, name: str) -> Piece:
-        piece = self._new()
+        piece = self.piece()
         self.inputs[piece] = name
         return piece
 
@@ -215,7 +216,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
 
     def _fresh(self, tensor: Tensor) -> Tensor:
         """Note that the pass makes the memory of a tensor."""
-        piece = self._new()
+        piece = self.piece()
         self.made[piece] = tensor.untyped_storage().nbytes() // 4
         self._storages[_key(tensor)] = Storage(piece, tensor, True)
         return tensor
@@ -238,14 +239,10 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
     def _constant(self, tensor: Tensor, address: int) -> Piece:
         """Memory that stays where it is: one piece for an address, so that it is known what is written there."""
         if address not in self._weights:
-            self._weights[address] = self._new()
+            self._weights[address] = self.piece()
             self.addresses[self._weights[address]] = address
             self.held.append(tensor)
         return self._weights[address]
-
-    def hold(self, tensor: Tensor) -> Piece:
-        """Keep a tensor that steps read, which is none of the pass."""
-        return self._constant(tensor, tensor.data_ptr())
 
     def _angle(self, tensor: Tensor) -> Piece:
         """The memory with a row for each of the pass's positions, taken from a table of all positions."""
@@ -257,7 +254,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
             if base.dtype is not _float32 or not base.is_contiguous() or not shape or shape[0] != rows:
                 raise CannotRecord(f"what follows from positions has shape {tuple(base.shape)}, not rows first")
             width = base.numel() // rows
-            table, own = self._new(), self._new()
+            table, own = self.piece(), self.piece()
             self.positional[table] = base
             self.made[own] = base.numel()
             operands: list[Operand | None] = [Operand(own, 0, (width,)), Operand(table), Operand(self._position_piece)]
@@ -414,7 +411,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
 
     def _cache(self, layer: int, which: int) -> Piece:
         if (layer, which) not in self.caches:
-            self.caches[layer, which] = self._new()
+            self.caches[layer, which] = self.piece()
         return self.caches[layer, which]
 
     def attend(
