@@ -4,8 +4,8 @@
 
 Prints medians of milliseconds in turn, what the memory and the processor do at best, and what a round of plain
 decoding, and one of the default drafter and policy, spends outside of recorded passes. Reading a prompt of 512 tokens
-is timed as well, in tokens a second. `most likely` is a recorded pass of which the most likely tokens alone are wanted,
-as in greedy decoding.
+is timed as well, in tokens a second. `walked` is a recorded pass with the greedy walk behind it, and `most likely` the
+same where nobody wants the logits, as in greedy decoding.
 
 Of each way a sample is the least of three passes, after fourteen that are not counted: one of them is recorded, and
 then it is found out whether a screen of the head is quicker with so many nodes.
@@ -38,6 +38,8 @@ from talon_kernels.native.tuning import machine_speeds
 NODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 CONTEXT = 256
 PROMPT = 512
+WAYS = {"as it is": (False, None), "recorded": (True, None), "walked": (True, True), "most likely": (True, False)}
+"""Whether a pass is recorded, and where it is walked whether the logits are wanted."""
 ROUNDS = {"plain": Parts(policy=NONE), "default": Parts()}
 UNCOUNTED, COUNTED = 14, 3
 """Passes of a sample: those in which one is recorded and ways are tried, and those of which the least is taken."""
@@ -95,13 +97,12 @@ def _measured(targets: dict[str, HFTarget], nodes: int, repetitions: int) -> dic
     tree = TokenTree(np.arange(5, 5 + nodes), np.arange(-1, nodes - 1), np.zeros(nodes))
     for _ in track(range(repetitions), f"{nodes} nodes", console=Console(stderr=True), transient=True):
         for name, target in targets.items():
-            for way in ("as it is", "recorded", "most likely"):
-                taken = _pass(target, tree, recorded=way != "as it is", walked=way == "most likely")
-                seconds.setdefault(f"{name}, {way}", []).append(taken)
+            for way, (recorded, logits) in WAYS.items():
+                seconds.setdefault(f"{name}, {way}", []).append(_pass(target, tree, recorded, logits))
     return {"nodes": nodes, **{way: 1000 * statistics.median(taken) for way, taken in seconds.items()}}
 
 
-def _pass(target: HFTarget, tree: TokenTree, *, recorded: bool, walked: bool) -> float:
+def _pass(target: HFTarget, tree: TokenTree, recorded: bool, logits: bool | None) -> float:
     """Seconds of the quickest of `COUNTED` passes, after `UNCOUNTED` others."""
     runner, executor = target.runner, target.own_executor()
     kept = executor._passes
@@ -113,13 +114,13 @@ def _pass(target: HFTarget, tree: TokenTree, *, recorded: bool, walked: bool) ->
             least = float("inf")
             for turn in range(UNCOUNTED + COUNTED):
                 begun = time.perf_counter()
-                if walked:
-                    runner.walk({0: tree}, [0], frozenset(), logits=False)
-                else:
+                if logits is None:
                     runner.run({0: (tree, 0)})
+                else:
+                    runner.walk({0: tree}, [0], frozenset(), logits=logits)
                 taken = time.perf_counter() - begun
                 least = least if turn < UNCOUNTED else min(least, taken)
-                if not walked:  # which commits what it has found
+                if logits is None:  # a walk commits what it has found
                     runner.commit({0: NO_ROWS})
             runner.close(0)
     finally:
