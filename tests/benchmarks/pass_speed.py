@@ -188,11 +188,11 @@ def _show(figures: dict[str, Any]) -> None:
             console.print(
                 f"a {name} round: {found['milliseconds']:.2f} ms, outside of recorded passes {share:.1%} of it"
             )
-    ways = [way for way in figures["milliseconds"][0] if way != "nodes"]
-    table = Table("nodes", *ways)
-    for row in figures["milliseconds"]:
-        table.add_row(str(row["nodes"]), *(f"{row[way]:.2f}" for way in ways))
-    console.print(table)
+    for name in figures["bytes"]:
+        table = Table("nodes", *WAYS, title=f"milliseconds from {name}")
+        for row in figures["milliseconds"]:
+            table.add_row(str(row["nodes"]), *(f"{row[f'{name}, {way}']:.2f}" for way in WAYS))
+        console.print(table)
 
 
 if __name__ == "__main__":
