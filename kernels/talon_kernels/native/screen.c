@@ -91,7 +91,7 @@ enum { CODE = 127, SHORT = 32767 };
 // What is lost where small numbers become zero: by 2^31, the most that products of codes add up to, the smallest normal
 // number is 2.5e-29.
 #define TINY 1e-28f
-// With larger norms sums may be infinite, or a part of a bound too small for its place.
+// With larger norms sums may be infinite, or what is lost of a small bound may come to more than TINY.
 #define LARGEST_X 1e6
 #define LARGEST_W 1e30
 
@@ -99,9 +99,8 @@ int64_t screen_width(int64_t K) { return (K + GRANULE - 1) / GRANULE * GRANULE; 
 
 static double rounding(int64_t K) { return (double)(K + TERMS) * 0x1p-24 * 1.1; }
 
-// A row of W, n numbers, as codes; of: what they are times, the bound of what they lack and of a
-// sum's rounding, by the norm of x, and their norm.
-// Returns the norm of the row, which is not finite where one of its numbers is not.
+// A row of W, n numbers, as codes; of: what they are times, the bound of what they lack and of a sum's rounding, by the
+// norm of x, and their norm. Returns the norm of the row, which is not finite where one of its numbers is not.
 static double screen_row(const float *w, int64_t n, int8_t *codes, float *of) {
     float most = 0;
     double square = 0, lacking = 0, coded = 0;
