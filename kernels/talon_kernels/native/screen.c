@@ -245,14 +245,15 @@ int screen_columns(const Screened *s, int64_t thread, int64_t threads) {
     const Product *p = &s->product;
     const int64_t width = screen_width(p->K);
     Found *found = s->found + thread * p->M;
+    for (int64_t m = 0; m < p->M; m++) found[m] = (Found){-INFINITY, -INFINITY, -1};
+    if (!s->screened) return 0;
     Row *rows = rows_of_thread(p->M, p->K);
+    if (!rows) return 1;
     int64_t begin, end;
     share(p->N, thread, threads, &begin, &end);
-    for (int64_t m = 0; m < p->M; m++) found[m] = (Found){-INFINITY, -INFINITY, -1};
-    if (!rows) return 1;
     int16_t *codes = (int16_t *)(rows + p->M);
     for (int64_t m = 0; m < p->M; m++)
-        rows[m].bounded = s->screened && screen_x(p->x + m * p->K, p->K, s->limits[0], codes + m * width, rows + m);
+        rows[m].bounded = screen_x(p->x + m * p->K, p->K, s->limits[0], codes + m * width, rows + m);
     for (int64_t n = begin; n < end; n += RUN) {
         const int64_t stop = end - n < RUN ? end : n + RUN;
         for (int64_t m = 0, height; m < p->M; m += height) {
@@ -319,14 +320,14 @@ static int compute_all(const Screened *s, int64_t first, int64_t last, int64_t b
 
 int screen_decide(const Screened *s, int64_t thread, int64_t threads) {
     const Product *p = &s->product;
-    const Row *rows = rows_of_thread(p->M, p->K);
+    const Row *rows = s->screened ? rows_of_thread(p->M, p->K) : 0;
     Found *found = s->found + thread * p->M;
     int64_t begin, end, first = 0;  // of rows that are computed together, as W is read once for all of them
     int failed = 0;
     share(p->N, thread, threads, &begin, &end);
     if (begin >= end) return 0;
-    for (int64_t m = 0; m < p->M; m++) {
-        if (!rows || !rows[m].bounded) continue;
+    for (int64_t m = 0; rows && m < p->M; m++) {
+        if (!rows[m].bounded) continue;
         const Product row = {p->x + m * p->K, p->w, 0, p->y + m * p->N, 1, p->N, p->K, p->kind};
         float bound = -INFINITY;
         for (int64_t t = 0; t < threads; t++)
