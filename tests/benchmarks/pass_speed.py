@@ -1,6 +1,6 @@
 """What a pass of the target costs on this machine, by nodes: float32 weights and blocks, recorded and not.
 
-    python tests/benchmarks/pass_speed.py [--model NAME] [--threads N] [--repetitions N] [--out FILE]
+    python tests/benchmarks/pass_speed.py [--model NAME] [--threads N] [--context N] [--repetitions N] [--out FILE]
 
 Prints medians of milliseconds in turn, what the memory and the processor do at best, and what a round of plain
 decoding, and one of the default drafter and policy, spends outside of recorded passes. Reading a prompt of 512 tokens
@@ -37,6 +37,7 @@ from talon_kernels.native.tuning import machine_speeds
 
 NODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 CONTEXT = 256
+"""Tokens that a pass comes behind, by default."""
 PROMPT = 512
 WAYS = {"as it is": (False, None), "recorded": (True, None), "walked": (True, True), "most likely": (True, False)}
 """Whether a pass is recorded, and where it is walked whether the logits are wanted."""
@@ -52,17 +53,21 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--repetitions", type=int, default=15)
     parser.add_argument("--nodes", type=int, nargs="+", default=NODES)
+    parser.add_argument("--context", type=int, default=CONTEXT, help="tokens that a pass comes behind")
     parser.add_argument("--out", type=Path, default=None, help="write the figures to this JSON file")
     options = parser.parse_args()
+    if options.context < 1:
+        parser.error(f"--context is {options.context}; it must be at least 1")
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     targets = {name: _target(options.model, name == "float32") for name in ("float32", "blocks")}
-    rows = [_measured(targets, nodes, options.repetitions) for nodes in options.nodes]
+    rows = [_measured(targets, nodes, options.context, options.repetitions) for nodes in options.nodes]
     library = load()
     figures = {
         "manifest": describe_environment(*_model_of(options.model, targets["blocks"]), targets["blocks"]),
         "session": describe_session(),
         "threads": torch.get_num_threads(),
+        "context": options.context,
         "best": attrs.asdict(machine_speeds(library)) if library is not None else None,
         "bytes": {name: _bytes(target.model) for name, target in targets.items()},
         "milliseconds": rows,
@@ -91,26 +96,26 @@ def _bytes(model: Any) -> int:
     return sum(held.values())
 
 
-def _measured(targets: dict[str, HFTarget], nodes: int, repetitions: int) -> dict[str, Any]:
+def _measured(targets: dict[str, HFTarget], nodes: int, context: int, repetitions: int) -> dict[str, Any]:
     """Median milliseconds of a pass over a chain of nodes, each way in turn."""
     seconds: dict[str, list[float]] = {}
     tree = TokenTree(np.arange(5, 5 + nodes), np.arange(-1, nodes - 1), np.zeros(nodes))
     for _ in track(range(repetitions), f"{nodes} nodes", console=Console(stderr=True), transient=True):
         for name, target in targets.items():
             for way, (recorded, logits) in WAYS.items():
-                seconds.setdefault(f"{name}, {way}", []).append(_pass(target, tree, recorded, logits))
+                seconds.setdefault(f"{name}, {way}", []).append(_pass(target, tree, context, recorded, logits))
     return {"nodes": nodes, **{way: 1000 * statistics.median(taken) for way, taken in seconds.items()}}
 
 
-def _pass(target: HFTarget, tree: TokenTree, recorded: bool, logits: bool | None) -> float:
+def _pass(target: HFTarget, tree: TokenTree, context: int, recorded: bool, logits: bool | None) -> float:
     """Seconds of the quickest of `COUNTED` passes, after `UNCOUNTED` others."""
     runner, executor = target.runner, target.own_executor()
     kept = executor._passes
     executor._passes = kept if recorded else None
     try:
         with target.session():
-            runner.open(0, CONTEXT + (UNCOUNTED + COUNTED) * len(tree.tokens) + 1)
-            runner.read({0: _text(target, CONTEXT)})
+            runner.open(0, context + (UNCOUNTED + COUNTED) * len(tree.tokens) + 1)
+            runner.read({0: _text(target, context)})
             least = float("inf")
             for turn in range(UNCOUNTED + COUNTED):
                 begun = time.perf_counter()

@@ -7,6 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
+import pytest
+
 from talon_tests.tiny_gguf import write_gguf
 
 SCRIPT = Path(__file__).with_name("pass_speed.py")
@@ -15,7 +17,7 @@ SCRIPT = Path(__file__).with_name("pass_speed.py")
 def test_the_script_times_passes_in_all_eight_ways(tmp_path, monkeypatch):
     model = write_gguf(tmp_path / "tiny.gguf", "Q4_1")
     out = tmp_path / "figures.json"
-    sizes = ["--repetitions", "1", "--nodes", "1", "3"]
+    sizes = ["--repetitions", "1", "--nodes", "1", "3", "--context", "20"]
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--model", str(model), *sizes, "--out", str(out)])
     runpy.run_path(str(SCRIPT), run_name="__main__")
     figures = json.loads(out.read_text())
@@ -24,6 +26,7 @@ def test_the_script_times_passes_in_all_eight_ways(tmp_path, monkeypatch):
     assert all(time > 0 for row in figures["milliseconds"] for time in row.values())
     assert all(0 < found["outside"] < found["milliseconds"] for found in figures["rounds"].values())
     assert figures["bytes"]["blocks"] < figures["bytes"]["float32"] / 3
+    assert figures["context"] == 20
     assert figures["not_recorded"] == {"float32": None, "blocks": None}
 
 
@@ -37,8 +40,15 @@ def test_a_sample_is_the_least_of_as_many_passes_each_way(monkeypatch):
         timed.side_effect = lambda *_, now=now, taken=taken, **more: now.__setitem__(0, now[0] + next(taken))
         monkeypatch.setattr("time.perf_counter", lambda now=now: now[0])
         target.vocab_size = 100
-        found[recorded, logits] = script["_pass"](target, tree, recorded, logits), timed.call_count
+        found[recorded, logits] = script["_pass"](target, tree, 7, recorded, logits), timed.call_count
         assert target.runner.commit.call_count == (timed.call_count if logits is None else 0)
     assert len(found) == 4
     assert len({*found.values()}) == 1
     assert found[True, False][0] >= 1
+
+
+def test_a_pass_behind_nothing_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--context", "0"])
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    assert "--context is 0; it must be at least 1" in capsys.readouterr().err

@@ -142,7 +142,7 @@ def test_triton_has_the_error_of_float32(device, check_error, case):
 
 
 def test_native_is_right_over_several_parts_of_a_long_prefix(library, check_error):
-    for prefix in (1020, 1024, 2500):
+    for prefix in (250, 256, 1020, 1024, 2500):
         for window in (None, 70, 1500):
             case = {"layout": layout_of([prefix, 3], [SEVEN, SEVEN]), "heads": 6, "kv_heads": 2, "head_dim": 64}
             check_error(*run({**case, "window": window, "softcap": None, "sinks": prefix == 1024, "seed": 1}, "native"))
@@ -164,7 +164,7 @@ def path_to(parents, node):
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     parents=trees(),
-    prefix=st.sampled_from([0, 1, 100, 120, 126, 127, 128, 250, 1015, 1023]),
+    prefix=st.sampled_from([0, 1, 100, 120, 126, 127, 128, 250, 255, 1015, 1023]),
     head_dim=st.sampled_from([16, 64, 80, 100]),
     value_dim=st.sampled_from([None, 7, 64, 128]),
     group=st.integers(1, 4),
@@ -194,14 +194,19 @@ def test_a_node_has_the_bits_of_plain_decoding(
         assert torch.equal(together[:, node : node + 1], alone)
 
 
-def test_neither_threads_nor_neighbours_change_bits(library, threads):
+@pytest.mark.parametrize(
+    ("prefixes", "window"),
+    [([1500, 7, 100], None), ([1500, 1280, 1100], 300), ([1500, 1280, 1100], 3), ([255, 256, 257], None)],
+)
+def test_neither_threads_nor_neighbours_change_bits(library, threads, prefixes, window):
     grown = [SEVEN, list(range(-1, 62)), [-1]]
-    layout = layout_of([1500, 7, 100], grown, [0, 3, 0])
+    layout = layout_of(prefixes, grown, [0, 3, 0])
     query, key, value = buffers(layout, 9, 3, 64)
+    options = {"scale": 0.125, "window": window, "backend": "native"}
     results = []
-    for count in (1, 2, 3, 16):
+    for count in (1, 2, 3, 5, 16, 64):
         threads(count)
-        results.append(tree_attention(query, key, value, layout, scale=0.125, backend="native"))
+        results.append(tree_attention(query, key, value, layout, **options))
     assert all(torch.equal(result, results[0]) for result in results)
     for row, tree in enumerate(grown):
         own = slice(layout.starts[row], layout.starts[row + 1])
@@ -210,8 +215,7 @@ def test_neither_threads_nor_neighbours_change_bits(library, threads):
             key[row : row + 1],
             value[row : row + 1],
             layout_of([layout.prefix_lengths[row]], [tree], [layout.first_queries[row]]),
-            scale=0.125,
-            backend="native",
+            **options,
         )
         assert torch.equal(results[0][:, own], alone)
 

@@ -13,7 +13,10 @@
 
 #include "parts.h"
 
-enum { BLOCK = 128, PART = 1024, DEPTH = 64, QUERIES = 48, HEIGHT = 6, COLUMNS = REGISTERS == 32 ? 4 : 2 };
+enum { BLOCK = 128, PART = 256, DEPTH = 64, QUERIES = 48, HEIGHT = 6, COLUMNS = REGISTERS == 32 ? 4 : 2 };
+
+// Vectors of values that are summed at once for at most FEW queries, which leave registers for them.
+enum { FEW = REGISTERS == 32 ? 6 : 3, WIDE = 4 };
 
 // Keys packed at once; a multiple of V.
 enum { PACK = COLUMNS * V };
@@ -79,16 +82,24 @@ INLINE void scores(const int MR, const int NT, const float *restrict q, const fl
 INLINE void mix(const int MR, const int NC, const float *restrict weight, int64_t width, const float *restrict rows,
                 int64_t stride, const int32_t *restrict index, int64_t count, const int64_t *at, float *restrict out,
                 int64_t out_width) {
-    vf acc[HEIGHT * COLUMNS];
+    vf acc[HEIGHT * WIDE];
     UNROLL for (int i = 0; i < MR; i++)
         UNROLL for (int c = 0; c < NC; c++) acc[i * NC + c] = load(out + i * out_width + c * V);
     for (int64_t j = 0; j < count; j++) {
         const float *row = rows + (index ? (int64_t)index[j] : j) * stride;
-        vf b[COLUMNS];
-        UNROLL for (int c = 0; c < NC; c++) b[c] = load(row + at[c]);
-        UNROLL for (int i = 0; i < MR; i++) {
-            vf a = splat(weight[i * width + j]);
-            UNROLL for (int c = 0; c < NC; c++) acc[i * NC + c] = fma_of(a, b[c], acc[i * NC + c]);
+        vf a[HEIGHT], b[WIDE];
+        if (MR <= NC) {  // the fewer of the two stay in registers
+            UNROLL for (int i = 0; i < MR; i++) a[i] = splat(weight[i * width + j]);
+            UNROLL for (int c = 0; c < NC; c++) {
+                b[0] = load(row + at[c]);
+                UNROLL for (int i = 0; i < MR; i++) acc[i * NC + c] = fma_of(a[i], b[0], acc[i * NC + c]);
+            }
+        } else {
+            UNROLL for (int c = 0; c < NC; c++) b[c] = load(row + at[c]);
+            UNROLL for (int i = 0; i < MR; i++) {
+                a[0] = splat(weight[i * width + j]);
+                UNROLL for (int c = 0; c < NC; c++) acc[i * NC + c] = fma_of(a[0], b[c], acc[i * NC + c]);
+            }
         }
     }
     UNROLL for (int i = 0; i < MR; i++)
@@ -98,32 +109,52 @@ INLINE void mix(const int MR, const int NC, const float *restrict weight, int64_
 typedef void scores_fn(const float *, const float *, float *, int64_t, int64_t);
 typedef void mix_fn(const float *, int64_t, const float *, int64_t, const int32_t *, int64_t, const int64_t *, float *,
                     int64_t);
-#define PAIR(MR, NC)                                                                                                  \
-    static void scores_##MR##_##NC(const float *q, const float *packed, float *score, int64_t width, int64_t n) {     \
-        scores(MR, NC, q, packed, score, width, n);                                                                   \
-    }                                                                                                                 \
+#define SCORES(MR, NT)                                                                                                \
+    static void scores_##MR##_##NT(const float *q, const float *packed, float *score, int64_t width, int64_t n) {     \
+        scores(MR, NT, q, packed, score, width, n);                                                                   \
+    }
+#define MIX(MR, NC)                                                                                                   \
     static void mix_##MR##_##NC(const float *weight, int64_t width, const float *rows, int64_t stride,                \
                                 const int32_t *index, int64_t count, const int64_t *at, float *out,                   \
                                 int64_t out_width) {                                                                  \
         mix(MR, NC, weight, width, rows, stride, index, count, at, out, out_width);                                   \
     }
-#define HEIGHTS(NC) PAIR(1, NC) PAIR(2, NC) PAIR(3, NC) PAIR(4, NC) PAIR(5, NC) PAIR(6, NC)
+#define HEIGHTS(OP, NC) OP(1, NC) OP(2, NC) OP(3, NC) OP(4, NC) OP(5, NC) OP(6, NC)
 #define NAMES(OP, NC) {OP##_1_##NC, OP##_2_##NC, OP##_3_##NC, OP##_4_##NC, OP##_5_##NC, OP##_6_##NC}
-HEIGHTS(1) HEIGHTS(2)
+HEIGHTS(SCORES, 1) HEIGHTS(SCORES, 2) HEIGHTS(MIX, 1) HEIGHTS(MIX, 2)
 #if REGISTERS == 32
-HEIGHTS(3) HEIGHTS(4)
-static scores_fn *const scores_of[4][6] = {NAMES(scores, 1), NAMES(scores, 2), NAMES(scores, 3), NAMES(scores, 4)};
-static mix_fn *const mix_of[4][6] = {NAMES(mix, 1), NAMES(mix, 2), NAMES(mix, 3), NAMES(mix, 4)};
+HEIGHTS(SCORES, 3) HEIGHTS(SCORES, 4) HEIGHTS(MIX, 3) HEIGHTS(MIX, 4)
+static scores_fn *const scores_of[COLUMNS][HEIGHT] = {NAMES(scores, 1), NAMES(scores, 2), NAMES(scores, 3),
+                                                      NAMES(scores, 4)};
+static mix_fn *const mix_of[WIDE][HEIGHT] = {NAMES(mix, 1), NAMES(mix, 2), NAMES(mix, 3), NAMES(mix, 4)};
 #else
-static scores_fn *const scores_of[2][6] = {NAMES(scores, 1), NAMES(scores, 2)};
-static mix_fn *const mix_of[2][6] = {NAMES(mix, 1), NAMES(mix, 2)};
+MIX(1, 3) MIX(2, 3) MIX(3, 3) MIX(1, 4) MIX(2, 4) MIX(3, 4)
+static scores_fn *const scores_of[COLUMNS][HEIGHT] = {NAMES(scores, 1), NAMES(scores, 2)};
+static mix_fn *const mix_of[WIDE][HEIGHT] = {NAMES(mix, 1), NAMES(mix, 2), {mix_1_3, mix_2_3, mix_3_3},
+                                             {mix_1_4, mix_2_4, mix_3_4}};
 #endif
 
-// Scores of `queries` queries against `count` rows of keys.
+// Rows that are read soon. The processor does not foresee them: keys are packed some at a time, and values are read
+// by columns.
+typedef struct {
+    const float *rows;
+    int64_t stride, count;
+} Soon;
+
+static void fetch(const Soon *soon, int64_t begin, int64_t n) {
+    enum { LINE = 16, TO_SECOND_CACHE = 2 };
+    for (int64_t j = begin; j < least(begin + PACK, soon->count); j++)
+        for (int64_t d = 0; d < n; d += LINE) __builtin_prefetch(soon->rows + j * soon->stride + d, 0, TO_SECOND_CACHE);
+}
+
+// Scores of `queries` queries against `count` rows of keys. Meanwhile more keys, from the same ones on, and values are
+// fetched.
 static void score_rows(const float *q, int64_t queries, const float *keys, int64_t stride, int64_t count, int64_t n,
-                       float *packed, float *score, int64_t width) {
+                       float *packed, float *score, int64_t width, Soon more, Soon values) {
     for (int64_t j = 0; j < count; j += PACK) {
         int64_t some = least(count - j, PACK), vectors = (some + V - 1) / V;
+        fetch(&more, j + PACK, n);
+        fetch(&values, j, n);
         pack(keys + j * stride, stride, some, n, packed);
         for (int64_t i = 0; i < queries; i += HEIGHT)
             scores_of[vectors - 1][least(queries - i, HEIGHT) - 1](q + i * n, packed, score + i * width + j, width, n);
@@ -133,9 +164,9 @@ static void score_rows(const float *q, int64_t queries, const float *keys, int64
 static void mix_rows(const float *weight, int64_t queries, int64_t width, const float *rows, int64_t stride,
                      const int32_t *index, int64_t count, int64_t n, float *out, int64_t out_width) {
     if (count <= 0) return;
-    int64_t vectors = (n + V - 1) / V;
-    for (int64_t c = 0; c < vectors; c += COLUMNS) {
-        int64_t at[COLUMNS], some = least(vectors - c, COLUMNS);
+    int64_t vectors = (n + V - 1) / V, together = queries <= FEW ? WIDE : COLUMNS;
+    for (int64_t c = 0; c < vectors; c += together) {
+        int64_t at[WIDE], some = least(vectors - c, together);
         for (int64_t i = 0; i < some; i++) at[i] = column(c + i, n);
         mix_of[some - 1][queries - 1](weight, width, rows, stride, index, count, at, out + c * V, out_width);
     }
@@ -211,12 +242,15 @@ static void attend(const Call *call, const Trees *trees, int64_t b, int64_t head
     const int64_t tree_width = (nodes + PACK - 1) / PACK * PACK;
     // Only ancestors' scores are used, but which rows these are differs by query: score them all.
     if (branched && stop > prefix)
-        score_rows(s->q, queries, keys + prefix * k_stride, k_stride, nodes, n, s->packed, s->tree, tree_width);
+        score_rows(s->q, queries, keys + prefix * k_stride, k_stride, nodes, n, s->packed, s->tree, tree_width,
+                   (Soon){0, 0, 0}, (Soon){0, 0, 0});
     for (int64_t begin = part * PART; begin < stop; begin += BLOCK) {
         int64_t end = least(begin + BLOCK, stop);
         if (end <= earliest) continue;
-        score_rows(s->q, queries, keys + begin * k_stride, k_stride, least(end, densest) - begin, n, s->packed,
-                   s->score, BLOCK);
+        const float *own = keys + begin * k_stride;
+        score_rows(s->q, queries, own, k_stride, least(end, densest) - begin, n, s->packed, s->score, BLOCK,
+                   (Soon){own, k_stride, densest - begin},  // behind this part they are the next one's
+                   (Soon){values + begin * v_stride, v_stride, least(end, densest) - begin});
         for (int64_t i = 0; i < queries; i++) {
             const int32_t *chain = chains->index + chains->offset[(first + i) / group] - dense[i];
             for (int64_t p = most(begin, dense[i]); p < least(end, length[i]); p++)
@@ -299,13 +333,17 @@ static int make_chains(int64_t prefix, int64_t nodes, int64_t first, const int32
 
 int make_trees(const int32_t *prefix, const int32_t *counts, const int32_t *first, const int32_t *const *parents,
                int64_t batch, Trees *trees) {
-    *trees = (Trees){batch, 0, 0, 0, 0, prefix, counts, calloc((size_t)batch, sizeof(Chains))};
+    *trees = (Trees){.batch = batch, .shortest = INT64_MAX, .prefix = prefix, .counts = counts,
+                     .chains = calloc((size_t)batch, sizeof(Chains))};
     if (!trees->chains) return 1;
     for (int64_t b = 0; b < batch; b++) {
         Chains *own = trees->chains + b;
         if (!make_chains(prefix[b], counts[b], first[b], parents[b], trees->queries, own)) return 1;
         trees->queries += own->queries;
-        for (int64_t i = 0; i < own->queries; i++) trees->longest = most(trees->longest, own->length[i]);
+        for (int64_t i = 0; i < own->queries; i++) {
+            trees->longest = most(trees->longest, own->length[i]);
+            trees->shortest = least(trees->shortest, own->length[i]);
+        }
         trees->widest = most(trees->widest, own->queries);
         trees->most_nodes = most(trees->most_nodes, counts[b]);
     }
@@ -322,25 +360,66 @@ void free_trees(Trees *trees) {
 
 static int64_t vectors_width(int64_t n) { return (n + V - 1) / V * V; }
 
+// Where the positions of a part begin and end, as far as they are looked at.
+static int64_t begin_of(const Cut *cut, int64_t part) { return most(part * PART, cut->earliest); }
+static int64_t end_of(const Cut *cut, int64_t part) { return least((part + 1) * PART, cut->longest); }
+
+// Positions that all tasks before one look at together; tasks are counted by sequence and head, then by part, then by
+// piece.
+static int64_t positions_before(const Cut *cut, int64_t task) {
+    const int64_t piece = task % cut->pieces, group = task / cut->pieces;
+    const int64_t part = cut->first + group % cut->parts, begin = begin_of(cut, part);
+    const int64_t before = group / cut->parts * (cut->longest - cut->earliest) + begin - cut->earliest;
+    return before * cut->pieces + (end_of(cut, part) - begin) * piece;
+}
+
+// The first task with at least half of its positions behind so many.
+static int64_t task_behind(const Cut *cut, int64_t positions) {
+    const int64_t looked_at = cut->longest - cut->earliest, each = looked_at * cut->pieces;
+    const int64_t part = (cut->earliest + positions % each / cut->pieces) / PART, begin = begin_of(cut, part);
+    const int64_t own = end_of(cut, part) - begin, behind = positions % each - (begin - cut->earliest) * cut->pieces;
+    return (positions / each * cut->parts + part - cut->first) * cut->pieces + (behind + own / 2) / own;
+}
+
+void share_tasks(const Cut *cut, int64_t thread, int64_t threads, int64_t *begin, int64_t *end) {
+    *begin = *end = 0;
+    if (!cut->tasks) return;
+    const int64_t all = positions_before(cut, cut->tasks);
+    *begin = thread ? task_behind(cut, all * thread / threads) : 0;
+    *end = thread + 1 < threads ? task_behind(cut, all * (thread + 1) / threads) : cut->tasks;
+}
+
 Cut cut_call(const Call *call, const Trees *trees, int64_t threads) {
-    const int64_t rows = trees->widest * (call->heads / call->kv_heads), parts = (trees->longest + PART - 1) / PART;
-    const int64_t record = vectors_width(call->head_dim) + 2;
-    Cut cut = {parts, 1, 0, 0, threads, 0, 0};
+    const int64_t rows = trees->widest * (call->heads / call->kv_heads), record = vectors_width(call->head_dim) + 2;
+    Cut cut = {.longest = trees->longest, .pieces = 1, .threads = threads};
     if (!rows) return cut;
+    cut.earliest = call->window > 0 ? most(0, trees->shortest - call->window) : 0;
+    cut.first = cut.earliest / PART;
+    cut.parts = (cut.longest + PART - 1) / PART - cut.first;
     // Packing keys costs a task as much as four queries do; balance that against idle threads.
-    int64_t least_cost = INT64_MAX, tasks = trees->batch * call->kv_heads * parts;
+    const int64_t tasks = trees->batch * call->kv_heads * cut.parts, enough = 4 * threads;
+    int64_t least_cost = INT64_MAX, pieces = 1;
     for (int64_t c = (rows + QUERIES - 1) / QUERIES; c <= (rows + HEIGHT - 1) / HEIGHT; c++) {
-        int64_t cost = (tasks * c + threads - 1) / threads * ((rows + c - 1) / c + 4);
+        int64_t slowest = 0;
+        cut.pieces = c;
+        cut.tasks = tasks * c;
+        for (int64_t thread = 0, begin, end; thread < threads; thread++) {
+            share_tasks(&cut, thread, threads, &begin, &end);
+            slowest = most(slowest, positions_before(&cut, end) - positions_before(&cut, begin));
+        }
+        const int64_t cost = slowest * ((rows + c - 1) / c + 4);
         if (cost < least_cost) {
             least_cost = cost;
-            cut.pieces = c;
+            pieces = c;
         }
+        if (tasks * c >= enough) break;
     }
-    cut.height = (rows + cut.pieces - 1) / cut.pieces;
-    cut.tasks = tasks * cut.pieces;
+    cut.pieces = pieces;
+    cut.height = (rows + pieces - 1) / pieces;
+    cut.tasks = tasks * pieces;
     if (rows * trees->longest * call->head_dim * call->kv_heads * trees->batch < 40000) cut.threads = 1;
     cut.threads = least(cut.threads, cut.tasks);
-    if (parts > 1) cut.floats = call->heads * trees->queries * parts * record;
+    if (cut.parts > 1) cut.floats = call->heads * trees->queries * cut.parts * record;
     return cut;
 }
 
@@ -364,7 +443,7 @@ int attend_tasks(const Call *call, const Trees *trees, const Cut *cut, int64_t b
         s.out = s.tree + QUERIES * tree_width;
         s.max = s.out + QUERIES * out_width;
         s.sum = s.max + QUERIES;
-        attend(call, trees, b, head, group, part, start, count, &s);
+        attend(call, trees, b, head, group, cut->first + part, start, count, &s);
         for (int64_t i = 0; i < count; i++) {
             int64_t query = trees->chains[b].start + (start + i) / group, h = head * group + (start + i) % group;
             if (cut->parts == 1) {
@@ -409,9 +488,10 @@ EXPORT int64_t talon_tree_attention(const float *q, const float *k, const float 
         if (!failed && cut.tasks) {
 #pragma omp parallel num_threads((int)cut.threads)
             {
-                int64_t thread, all, of = trees.queries * heads;
+                int64_t thread, all, begin, end, of = trees.queries * heads;
                 own_thread(&thread, &all);
-                if (attend_tasks(&call, &trees, &cut, cut.tasks * thread / all, cut.tasks * (thread + 1) / all)) {
+                share_tasks(&cut, thread, all, &begin, &end);
+                if (attend_tasks(&call, &trees, &cut, begin, end)) {
 #pragma omp atomic write
                     failed = 1;
                 }

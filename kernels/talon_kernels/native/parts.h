@@ -59,7 +59,8 @@ typedef struct Chains Chains;
 
 // Who attends to whom, of all sequences of a pass.
 typedef struct {
-    int64_t batch, queries, longest, widest, most_nodes;
+    int64_t batch, queries, widest, most_nodes;
+    int64_t longest, shortest;       // of what queries may see
     const int32_t *prefix, *counts;  // (batch,): cached rows, tree nodes
     Chains *chains;                  // (batch,)
 } Trees;
@@ -83,12 +84,16 @@ typedef struct {
 
 // How a call is cut into tasks.
 typedef struct {
-    int64_t parts, pieces, height, tasks, threads;
+    int64_t earliest, longest;  // the positions that are looked at
+    int64_t first, parts, pieces, height, tasks, threads;
     int64_t floats;  // of `partial`
     float *partial;  // where a call has several parts, what they found; else not looked at
 } Cut;
 
 Cut cut_call(const Call *call, const Trees *trees, int64_t threads);
+
+// The tasks [begin, end) of a thread: about as many positions for each.
+void share_tasks(const Cut *cut, int64_t thread, int64_t threads, int64_t *begin, int64_t *end);
 
 // Tasks [begin, end), by one thread. Returns 1 when memory is short.
 int attend_tasks(const Call *call, const Trees *trees, const Cut *cut, int64_t begin, int64_t end);

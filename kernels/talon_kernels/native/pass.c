@@ -260,7 +260,11 @@ static int attend_heads(const Step *s, void *const *memory, const Inputs *in, in
     cut.partial = shared->partial;
     if (cut.floats > shared->floats) return 1;
     int failed = 0;
-    if (thread < all) failed = attend_tasks(&call, &in->trees, &cut, cut.tasks * thread / all, cut.tasks * (thread + 1) / all);
+    if (thread < all) {
+        int64_t begin, end;
+        share_tasks(&cut, thread, all, &begin, &end);
+        failed = attend_tasks(&call, &in->trees, &cut, begin, end);
+    }
     if (cut.floats) {
         wait_for_all(shared);
         if (thread < all) attend_ends(&call, &in->trees, &cut, ends * thread / all, ends * (thread + 1) / all);
