@@ -150,7 +150,7 @@ def same_bits(one, two):
 
 
 def test_a_pass_over_a_text_of_several_parts_has_the_bits_of_the_pass(library):
-    """Attention sums up parts of 1,024 positions on their own."""
+    """Attention sums up parts of 256 positions on their own."""
     decoder = made("qwen3", policy="talon:budget=12", **HEADS, max_position_embeddings=2304)
     decoder.generate(PROMPT * 61, max_new_tokens=12)  # 2,135 tokens
     assert passes_of(decoder.target.runner.executor) >= 2
