@@ -241,7 +241,7 @@ static void attend(const Call *call, const Trees *trees, int64_t b, int64_t head
     const int64_t stop = least((part + 1) * PART, longest), nodes = trees->counts[b];
     const int64_t tree_width = (nodes + PACK - 1) / PACK * PACK;
     // Only ancestors' scores are used, but which rows these are differs by query: score them all.
-    if (branched && stop > prefix)
+    if (branched && stop > prefix && part * PART < stop)
         score_rows(s->q, queries, keys + prefix * k_stride, k_stride, nodes, n, s->packed, s->tree, tree_width,
                    (Soon){0, 0, 0}, (Soon){0, 0, 0});
     for (int64_t begin = part * PART; begin < stop; begin += BLOCK) {
@@ -389,17 +389,26 @@ void share_tasks(const Cut *cut, int64_t thread, int64_t threads, int64_t *begin
     *end = thread + 1 < threads ? task_behind(cut, all * (thread + 1) / threads) : cut->tasks;
 }
 
-Cut cut_call(const Call *call, const Trees *trees, int64_t threads) {
-    const int64_t rows = trees->widest * (call->heads / call->kv_heads), record = vectors_width(call->head_dim) + 2;
-    Cut cut = {.longest = trees->longest, .pieces = 1, .threads = threads};
-    if (!rows) return cut;
+Cut parts_of_call(const Call *call, const Trees *trees) {
+    Cut cut = {.longest = trees->longest, .pieces = 1};
+    if (!trees->queries) return cut;
     cut.earliest = call->window > 0 ? most(0, trees->shortest - call->window) : 0;
     cut.first = cut.earliest / PART;
     cut.parts = (cut.longest + PART - 1) / PART - cut.first;
+    if (cut.parts > 1) cut.floats = call->heads * trees->queries * cut.parts * (vectors_width(call->head_dim) + 2);
+    return cut;
+}
+
+Cut cut_call(const Call *call, const Trees *trees, int64_t threads) {
+    const int64_t rows = trees->widest * (call->heads / call->kv_heads);
+    Cut cut = parts_of_call(call, trees);
+    cut.threads = threads;
+    if (!rows) return cut;
     // Packing keys costs a task as much as four queries do; balance that against idle threads.
-    const int64_t tasks = trees->batch * call->kv_heads * cut.parts, enough = 4 * threads;
-    int64_t least_cost = INT64_MAX, pieces = 1;
-    for (int64_t c = (rows + QUERIES - 1) / QUERIES; c <= (rows + HEIGHT - 1) / HEIGHT; c++) {
+    const int64_t tasks = trees->batch * call->kv_heads * cut.parts, enough = (4 * threads + tasks - 1) / tasks;
+    const int64_t fewest = (rows + QUERIES - 1) / QUERIES, last = least((rows + HEIGHT - 1) / HEIGHT, most(fewest, enough));
+    int64_t least_cost = INT64_MAX, pieces = fewest;
+    for (int64_t c = fewest; fewest < last && c <= last; c++) {  // of one way there is nothing to choose
         int64_t slowest = 0;
         cut.pieces = c;
         cut.tasks = tasks * c;
@@ -412,14 +421,12 @@ Cut cut_call(const Call *call, const Trees *trees, int64_t threads) {
             least_cost = cost;
             pieces = c;
         }
-        if (tasks * c >= enough) break;
     }
     cut.pieces = pieces;
     cut.height = (rows + pieces - 1) / pieces;
     cut.tasks = tasks * pieces;
     if (rows * trees->longest * call->head_dim * call->kv_heads * trees->batch < 40000) cut.threads = 1;
     cut.threads = least(cut.threads, cut.tasks);
-    if (cut.parts > 1) cut.floats = call->heads * trees->queries * cut.parts * record;
     return cut;
 }
 

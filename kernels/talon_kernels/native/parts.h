@@ -92,6 +92,9 @@ typedef struct {
 
 Cut cut_call(const Call *call, const Trees *trees, int64_t threads);
 
+// What does not depend on how nodes are divided: positions, parts, and the floats of these.
+Cut parts_of_call(const Call *call, const Trees *trees);
+
 // The tasks [begin, end) of a thread: about as many positions for each.
 void share_tasks(const Cut *cut, int64_t thread, int64_t threads, int64_t *begin, int64_t *end);
 

@@ -273,12 +273,12 @@ static int attend_heads(const Step *s, void *const *memory, const Inputs *in, in
 }
 
 // Room for what attention in several parts finds, for the widest call of the list.
-static int64_t partial_floats(const Step *steps, int64_t count, const Inputs *in, int64_t threads) {
+static int64_t partial_floats(const Step *steps, int64_t count, const Inputs *in) {
     int64_t floats = 0;
     for (const Step *s = steps; s < steps + count; s++)
         if (s->op == ATTEND) {
             const Call call = {.heads = s->numbers[0], .kv_heads = s->numbers[1], .head_dim = s->numbers[2]};
-            int64_t own = cut_call(&call, &in->trees, threads).floats;
+            int64_t own = parts_of_call(&call, &in->trees).floats;
             if (own > floats) floats = own;
         }
     return floats;
@@ -349,7 +349,7 @@ EXPORT int64_t talon_walk(const Step *steps, int64_t count, void *const *memory,
     int failed = make_trees(prefix, counts, first, parents, batch, &in.trees);
     if (!failed) {
         in.slots = rows_of(&in.trees, first);
-        shared.floats = partial_floats(steps, count, &in, threads);
+        shared.floats = partial_floats(steps, count, &in);
         if (shared.floats) shared.partial = malloc((size_t)shared.floats * sizeof(float));
         const int64_t found = threads * found_rows(steps, count, &in);
         if (found) shared.found = malloc((size_t)found * sizeof(Found));
