@@ -149,10 +149,14 @@ def same_bits(one, two):
     return all(torch.equal(first.view(torch.uint8), second.view(torch.uint8)) for first, second in pairs)
 
 
-def test_a_pass_over_a_text_of_several_parts_has_the_bits_of_the_pass(library):
-    """Attention sums up parts of 256 positions on their own."""
-    decoder = made("qwen3", policy="talon:budget=12", **HEADS, max_position_embeddings=2304)
-    decoder.generate(PROMPT * 61, max_new_tokens=12)  # 2,135 tokens
+@pytest.mark.parametrize(
+    ("architecture", "more"),
+    [("qwen3", {}), ("mistral-window", {"sliding_window": 700}), ("gemma3", {"sliding_window": 300})],
+)
+def test_a_pass_over_texts_of_several_parts_has_the_bits_of_the_pass(library, architecture, more):
+    """Attention sums up parts of 256 positions on their own, and leaves out those that a window hides."""
+    decoder = made(architecture, policy="talon:budget=12", **HEADS, **more, max_position_embeddings=2304)
+    decoder.generate([PROMPT * 61, PROMPT * 20], max_new_tokens=12)  # 2,135 and 700 tokens
     assert passes_of(decoder.target.runner.executor) >= 2
     assert passes_of(decoder.drafter.executor) >= 5
 

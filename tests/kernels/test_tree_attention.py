@@ -1,5 +1,8 @@
 """Tree attention: who sees whom, right to float32, and bit for bit what plain decoding gives."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -218,6 +221,47 @@ def test_neither_threads_nor_neighbours_change_bits(library, threads, prefixes, 
             **options,
         )
         assert torch.equal(results[0][:, own], alone)
+
+
+def test_queries_that_are_taken_in_bands_have_the_bits_of_few(library, threads):
+    """Of many heads, what parts find is too much to be kept for all queries at a time."""
+    threads(2)
+    layout = layout_of([2000, 100, 2100], [list(range(-1, 169)), SEVEN, [-1, *[0] * 39]])
+    query, key, value = buffers(layout, 64, 2, 16)
+    options = {"scale": 0.25, "window": 1990, "softcap": 30.0, "backend": "native"}
+    together = tree_attention(query, key, value, layout, **options)
+    for row, tree in enumerate(layout.parents):
+        for first in range(0, len(tree), 50):
+            own = slice(layout.starts[row] + first, layout.starts[row] + min(first + 50, len(tree)))
+            few = layout_of([layout.prefix_lengths[row]], [tree[: first + 50]], [first])
+            alone = tree_attention(query[:, own], key[row : row + 1], value[row : row + 1], few, **options)
+            assert torch.equal(together[:, own], alone)
+
+
+def test_what_parts_find_takes_bounded_memory(tmp_path):
+    """512 queries of 128 heads behind 8,000 positions: without bands 150 MB, for each of these positions' 32 parts."""
+    script = tmp_path / "peak.py"
+    script.write_text("""
+import torch
+from talon_core.attention import TreeLayout
+from talon_kernels.tree_attention import tree_attention
+
+def peak():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
+
+torch.set_num_threads(2)
+key, value = torch.randn(2, 1, 8, 8512, 16)
+query = torch.randn(128, 512, 16)
+tree_attention(query[:, :1], key, value, TreeLayout.chain(100, 1), scale=0.25, softcap=30.0, backend="native")
+before = peak()
+out = tree_attention(query, key, value, TreeLayout.chain(8000, 512), scale=0.25, softcap=30.0, backend="native")
+assert out.isfinite().all()
+print(peak() - before)
+""")
+    found = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
+    assert found.returncode == 0, found.stderr
+    assert float(found.stdout) < 48
 
 
 @pytest.mark.parametrize("backend", ["native", "sdpa", "reference"])

@@ -21,9 +21,13 @@ enum { FEW = REGISTERS == 32 ? 6 : 3, WIDE = 4 };
 // Keys packed at once; a multiple of V.
 enum { PACK = COLUMNS * V };
 
+// Most floats of what the parts of a band find; one query of each sequence may take more.
+enum { MOST_PARTIAL = 4 << 20 };
+
 // Of one sequence, and per query: visible keys, leading keys that lie at their position, the rest as tree node indices.
 struct Chains {
     int64_t queries, start;  // how many, and the place of the first among those of all sequences
+    int64_t longest, shortest;  // of what they may see
     int32_t *length, *dense, *offset, *index, *memory;
 };
 
@@ -215,7 +219,7 @@ static void weigh(const Call *call, float *score, int64_t begin, int64_t end, in
 static void attend(const Call *call, const Trees *trees, int64_t b, int64_t head, int64_t group, int64_t part,
                    int64_t first, int64_t queries, const Scratch *s) {
     const Chains *chains = trees->chains + b;
-    const int64_t n = call->head_dim, out_width = (n + V - 1) / V * V, prefix = trees->prefix[b];
+    const int64_t n = call->shape.head_dim, out_width = (n + V - 1) / V * V, prefix = trees->prefix[b];
     const int64_t k_stride = call->k_stride[2], v_stride = call->v_stride[2];
     const float *keys = call->k + b * call->k_stride[0] + head * call->k_stride[1];
     const float *values = call->v + b * call->v_stride[0] + head * call->v_stride[1];
@@ -225,7 +229,7 @@ static void attend(const Call *call, const Trees *trees, int64_t b, int64_t head
         int64_t query = (first + i) / group;
         length[i] = chains->length[query];
         dense[i] = chains->dense[query];
-        from[i] = call->window > 0 ? most(0, length[i] - call->window) : 0;
+        from[i] = call->shape.window > 0 ? most(0, length[i] - call->shape.window) : 0;
         longest = most(longest, length[i]);
         densest = most(densest, dense[i]);
         earliest = least(earliest, from[i]);
@@ -247,10 +251,11 @@ static void attend(const Call *call, const Trees *trees, int64_t b, int64_t head
     for (int64_t begin = part * PART; begin < stop; begin += BLOCK) {
         int64_t end = least(begin + BLOCK, stop);
         if (end <= earliest) continue;
-        const float *own = keys + begin * k_stride;
-        score_rows(s->q, queries, own, k_stride, least(end, densest) - begin, n, s->packed, s->score, BLOCK,
-                   (Soon){own, k_stride, densest - begin},  // behind this part they are the next one's
-                   (Soon){values + begin * v_stride, v_stride, least(end, densest) - begin});
+        const int64_t unseen = most(0, earliest - begin) / V * V, at = begin + unseen;
+        const float *own = keys + at * k_stride;
+        score_rows(s->q, queries, own, k_stride, least(end, densest) - at, n, s->packed, s->score + unseen, BLOCK,
+                   (Soon){own, k_stride, densest - at},  // behind this part they are the next one's
+                   (Soon){values + at * v_stride, v_stride, least(end, densest) - at});
         for (int64_t i = 0; i < queries; i++) {
             const int32_t *chain = chains->index + chains->offset[(first + i) / group] - dense[i];
             for (int64_t p = most(begin, dense[i]); p < least(end, length[i]); p++)
@@ -283,21 +288,21 @@ static void attend(const Call *call, const Trees *trees, int64_t b, int64_t head
 }
 
 // out = (sum over parts of e^(max - m) out) / (e^(sink - m) + sum over parts of e^(max - m) sum).
-// From part to part it is `out_step` and `step` floats.
-static void finish(const Call *call, int64_t head, int64_t query, const float *out, const float *max, const float *sums,
-                   int64_t parts, int64_t out_step, int64_t step) {
-    const int64_t n = call->head_dim;
+// From part to part it is `step` floats. The factors of the parts take the place of their max.
+static void finish(const Call *call, int64_t head, int64_t query, const float *out, float *max, const float *sums,
+                   int64_t parts, int64_t step) {
+    const int64_t n = call->shape.head_dim;
     float *y = call->out + head * call->out_stride[0] + query * call->out_stride[1];
     float m = call->sinks ? call->sinks[head] : -INFINITY, denominator;
     for (int64_t p = 0; p < parts; p++) m = max[p * step] > m ? max[p * step] : m;
     denominator = call->sinks ? exp1(call->sinks[head] - m) : 0.0f;
-    for (int64_t p = 0; p < parts; p++)
-        if (max[p * step] > -INFINITY) denominator += exp1(max[p * step] - m) * sums[p * step];
+    for (int64_t p = 0; p < parts; p++) {
+        max[p * step] = max[p * step] > -INFINITY ? exp1(max[p * step] - m) : 0.0f;
+        denominator += max[p * step] * sums[p * step];
+    }
     for (int64_t c = 0; c * V < n; c++) {
         vf total = {0};
-        for (int64_t p = 0; p < parts; p++)
-            if (max[p * step] > -INFINITY)
-                total = fma_of(splat(exp1(max[p * step] - m)), load(out + p * out_step + c * V), total);
+        for (int64_t p = 0; p < parts; p++) total = fma_of(splat(max[p * step]), load(out + p * step + c * V), total);
         store(y + column(c, n), total / splat(denominator));
     }
 }
@@ -307,7 +312,7 @@ static int make_chains(int64_t prefix, int64_t nodes, int64_t first, const int32
     int64_t total = 0;
     int32_t *block = malloc((size_t)(3 * nodes + 1) * sizeof(int32_t));
     if (!block) return 0;
-    *chains = (Chains){nodes - first, start, block, block + nodes, block + 2 * nodes, 0, block};
+    *chains = (Chains){nodes - first, start, 0, INT64_MAX, block, block + nodes, block + 2 * nodes, 0, block};
     for (int64_t i = 0; i < nodes; i++) {
         int32_t parent = parents[i];
         chains->length[i] = (int32_t)(parent < 0 ? prefix + 1 : chains->length[parent] + 1);
@@ -328,22 +333,22 @@ static int make_chains(int64_t prefix, int64_t nodes, int64_t first, const int32
     chains->length += first;
     chains->dense += first;
     chains->offset += first;
+    for (int64_t i = 0; i < chains->queries; i++) {
+        chains->longest = most(chains->longest, chains->length[i]);
+        chains->shortest = least(chains->shortest, chains->length[i]);
+    }
     return 1;
 }
 
 int make_trees(const int32_t *prefix, const int32_t *counts, const int32_t *first, const int32_t *const *parents,
                int64_t batch, Trees *trees) {
-    *trees = (Trees){.batch = batch, .shortest = INT64_MAX, .prefix = prefix, .counts = counts,
+    *trees = (Trees){.batch = batch, .prefix = prefix, .counts = counts,
                      .chains = calloc((size_t)batch, sizeof(Chains))};
     if (!trees->chains) return 1;
     for (int64_t b = 0; b < batch; b++) {
         Chains *own = trees->chains + b;
         if (!make_chains(prefix[b], counts[b], first[b], parents[b], trees->queries, own)) return 1;
         trees->queries += own->queries;
-        for (int64_t i = 0; i < own->queries; i++) {
-            trees->longest = most(trees->longest, own->length[i]);
-            trees->shortest = least(trees->shortest, own->length[i]);
-        }
         trees->widest = most(trees->widest, own->queries);
         trees->most_nodes = most(trees->most_nodes, counts[b]);
     }
@@ -360,104 +365,176 @@ void free_trees(Trees *trees) {
 
 static int64_t vectors_width(int64_t n) { return (n + V - 1) / V * V; }
 
+// What a part has found of a row: the weighted values, and behind them the largest score and the sum of the weights.
+static int64_t record_floats(const HeadShape *shape) { return vectors_width(shape->head_dim) + 2; }
+
+// The positions of a sequence that are looked at, and the parts that these are in; none without queries.
+typedef struct {
+    int64_t earliest, longest, first, parts;
+} Span;
+
+static Span span_of(const HeadShape *shape, const Chains *chains) {
+    Span span = {0};
+    if (!chains->queries) return span;
+    span.longest = chains->longest;
+    span.earliest = shape->window > 0 ? most(0, chains->shortest - shape->window) : 0;
+    span.first = span.earliest / PART;
+    span.parts = (span.longest + PART - 1) / PART - span.first;
+    return span;
+}
+
 // Where the positions of a part begin and end, as far as they are looked at.
-static int64_t begin_of(const Cut *cut, int64_t part) { return most(part * PART, cut->earliest); }
-static int64_t end_of(const Cut *cut, int64_t part) { return least((part + 1) * PART, cut->longest); }
-
-// Positions that all tasks before one look at together; tasks are counted by sequence and head, then by part, then by
-// piece.
-static int64_t positions_before(const Cut *cut, int64_t task) {
-    const int64_t piece = task % cut->pieces, group = task / cut->pieces;
-    const int64_t part = cut->first + group % cut->parts, begin = begin_of(cut, part);
-    const int64_t before = group / cut->parts * (cut->longest - cut->earliest) + begin - cut->earliest;
-    return before * cut->pieces + (end_of(cut, part) - begin) * piece;
+static int64_t begin_of(const Span *span, int64_t part) { return most((span->first + part) * PART, span->earliest); }
+static int64_t end_of(const Span *span, int64_t part) {
+    return most(least((span->first + part + 1) * PART, span->longest), begin_of(span, part));
 }
 
-// The first task with at least half of its positions behind so many.
-static int64_t task_behind(const Cut *cut, int64_t positions) {
-    const int64_t looked_at = cut->longest - cut->earliest, each = looked_at * cut->pieces;
-    const int64_t part = (cut->earliest + positions % each / cut->pieces) / PART, begin = begin_of(cut, part);
-    const int64_t own = end_of(cut, part) - begin, behind = positions % each - (begin - cut->earliest) * cut->pieces;
-    return (positions / each * cut->parts + part - cut->first) * cut->pieces + (behind + own / 2) / own;
+// Tasks are counted by sequence, then by head of keys, by part and by piece; of a sequence with fewer parts than others
+// the last ones are empty.
+static int64_t tasks_of_sequence(const Cut *cut) { return cut->shape.kv_heads * cut->parts * cut->pieces; }
+
+// Positions that all tasks of a sequence look at together, and those before one of them.
+static int64_t positions_of(const Cut *cut, const Span *span) {
+    return (span->longest - span->earliest) * cut->shape.kv_heads * cut->pieces;
+}
+static int64_t positions_before(const Cut *cut, const Span *span, int64_t task) {
+    const int64_t piece = task % cut->pieces, part = task / cut->pieces % cut->parts;
+    const int64_t head = task / cut->pieces / cut->parts, looked_at = span->longest - span->earliest;
+    if (part >= span->parts) return (head + 1) * looked_at * cut->pieces;
+    const int64_t begin = begin_of(span, part);
+    return (head * looked_at + begin - span->earliest) * cut->pieces + (end_of(span, part) - begin) * piece;
 }
 
-void share_tasks(const Cut *cut, int64_t thread, int64_t threads, int64_t *begin, int64_t *end) {
-    *begin = *end = 0;
-    if (!cut->tasks) return;
-    const int64_t all = positions_before(cut, cut->tasks);
-    *begin = thread ? task_behind(cut, all * thread / threads) : 0;
-    *end = thread + 1 < threads ? task_behind(cut, all * (thread + 1) / threads) : cut->tasks;
+// The first task of a sequence with at least half of its positions behind so many, of which there are more.
+static int64_t task_behind(const Cut *cut, const Span *span, int64_t positions) {
+    const int64_t looked_at = span->longest - span->earliest, each = looked_at * cut->pieces;
+    const int64_t part = (span->earliest + positions % each / cut->pieces) / PART - span->first;
+    const int64_t begin = begin_of(span, part), own = end_of(span, part) - begin;
+    const int64_t behind = positions % each - (begin - span->earliest) * cut->pieces;
+    return (positions / each * cut->parts + part) * cut->pieces + (behind + own / 2) / own;
 }
 
-Cut parts_of_call(const Call *call, const Trees *trees) {
-    Cut cut = {.longest = trees->longest, .pieces = 1};
-    if (!trees->queries) return cut;
-    cut.earliest = call->window > 0 ? most(0, trees->shortest - call->window) : 0;
-    cut.first = cut.earliest / PART;
-    cut.parts = (cut.longest + PART - 1) / PART - cut.first;
-    if (cut.parts > 1) cut.floats = call->heads * trees->queries * cut.parts * (vectors_width(call->head_dim) + 2);
-    return cut;
+static int64_t all_positions(const Cut *cut, const Trees *trees) {
+    int64_t all = 0;
+    for (int64_t b = 0; b < trees->batch; b++) {
+        const Span span = span_of(&cut->shape, trees->chains + b);
+        all += positions_of(cut, &span);
+    }
+    return all;
 }
 
-Cut cut_call(const Call *call, const Trees *trees, int64_t threads) {
-    const int64_t rows = trees->widest * (call->heads / call->kv_heads);
-    Cut cut = parts_of_call(call, trees);
-    cut.threads = threads;
-    if (!rows) return cut;
-    // Packing keys costs a task as much as four queries do; balance that against idle threads.
-    const int64_t tasks = trees->batch * call->kv_heads * cut.parts, enough = (4 * threads + tasks - 1) / tasks;
-    const int64_t fewest = (rows + QUERIES - 1) / QUERIES, last = least((rows + HEIGHT - 1) / HEIGHT, most(fewest, enough));
-    int64_t least_cost = INT64_MAX, pieces = fewest;
-    for (int64_t c = fewest; fewest < last && c <= last; c++) {  // of one way there is nothing to choose
-        int64_t slowest = 0;
-        cut.pieces = c;
-        cut.tasks = tasks * c;
-        for (int64_t thread = 0, begin, end; thread < threads; thread++) {
-            share_tasks(&cut, thread, threads, &begin, &end);
-            slowest = most(slowest, positions_before(&cut, end) - positions_before(&cut, begin));
+// The first task behind so many positions of all sequences.
+static int64_t first_task(const Cut *cut, const Trees *trees, int64_t positions) {
+    for (int64_t b = 0; b < trees->batch; b++) {
+        const Span span = span_of(&cut->shape, trees->chains + b);
+        const int64_t own = positions_of(cut, &span);
+        if (positions < own) return b * tasks_of_sequence(cut) + task_behind(cut, &span, positions);
+        positions -= own;
+    }
+    return cut->tasks;
+}
+
+void share_tasks(const Cut *cut, const Trees *trees, int64_t thread, int64_t threads, int64_t *begin, int64_t *end) {
+    const int64_t all = all_positions(cut, trees);
+    *begin = first_task(cut, trees, all * thread / threads);
+    *end = first_task(cut, trees, all * (thread + 1) / threads);
+}
+
+// Positions of the thread that has the most.
+static int64_t most_positions(const Cut *cut, const Trees *trees, int64_t threads) {
+    const int64_t all = all_positions(cut, trees);
+    int64_t slowest = 0, before = 0;
+    for (int64_t thread = 1; thread <= threads; thread++) {
+        const int64_t task = first_task(cut, trees, all * thread / threads), b = task / tasks_of_sequence(cut);
+        int64_t behind = all;
+        if (b < trees->batch) {
+            behind = 0;
+            for (int64_t earlier = 0; earlier <= b; earlier++) {
+                const Span span = span_of(&cut->shape, trees->chains + earlier);
+                behind += earlier < b ? positions_of(cut, &span)
+                                      : positions_before(cut, &span, task % tasks_of_sequence(cut));
+            }
         }
-        const int64_t cost = slowest * ((rows + c - 1) / c + 4);
+        slowest = most(slowest, behind - before);
+        before = behind;
+    }
+    return slowest;
+}
+
+Cut cut_call(const HeadShape *shape, const Trees *trees, int64_t threads) {
+    Cut cut = {.shape = *shape, .pieces = 1, .threads = threads};
+    for (int64_t b = 0; b < trees->batch; b++)
+        cut.parts = most(cut.parts, span_of(shape, trees->chains + b).parts);
+    if (!trees->queries) return cut;
+    const int64_t of_query = cut.parts > 1 ? trees->batch * shape->heads * cut.parts * record_floats(shape) : 0;
+    const int64_t together = of_query ? most(MOST_PARTIAL / of_query, 1) : trees->widest;
+    cut.bands = (trees->widest + together - 1) / together;
+    cut.band = (trees->widest + cut.bands - 1) / cut.bands;
+    cut.floats = of_query * cut.band;
+    // Packing keys costs a task as much as four queries do; balance that against idle threads.
+    const int64_t rows = cut.band * (shape->heads / shape->kv_heads);
+    const int64_t tasks = trees->batch * shape->kv_heads * cut.parts;
+    const int64_t enough = (4 * threads + tasks - 1) / tasks, fewest = (rows + QUERIES - 1) / QUERIES;
+    const int64_t last = least((rows + HEIGHT - 1) / HEIGHT, most(fewest, enough));
+    int64_t least_cost = INT64_MAX, pieces = fewest;
+    for (cut.pieces = fewest; fewest < last && cut.pieces <= last; cut.pieces++) {  // one way is not compared
+        cut.tasks = tasks * cut.pieces;
+        const int64_t cost = most_positions(&cut, trees, threads) * ((rows + cut.pieces - 1) / cut.pieces + 4);
         if (cost < least_cost) {
             least_cost = cost;
-            pieces = c;
+            pieces = cut.pieces;
         }
     }
     cut.pieces = pieces;
     cut.height = (rows + pieces - 1) / pieces;
     cut.tasks = tasks * pieces;
-    if (rows * trees->longest * call->head_dim * call->kv_heads * trees->batch < 40000) cut.threads = 1;
+    if (rows * all_positions(&cut, trees) / pieces * shape->head_dim < 40000) cut.threads = 1;
     cut.threads = least(cut.threads, cut.tasks);
     return cut;
 }
 
-int attend_tasks(const Call *call, const Trees *trees, const Cut *cut, int64_t begin, int64_t end) {
-    const int64_t group = call->heads / call->kv_heads, out_width = vectors_width(call->head_dim);
-    const int64_t record = out_width + 2, tree_width = (trees->most_nodes + PACK - 1) / PACK * PACK;
-    const int64_t per_query = call->head_dim + BLOCK + tree_width + out_width + 2;
-    float *memory = thread_scratch(SCRATCH_PRODUCT, (size_t)(QUERIES * per_query + call->head_dim * PACK));
+// Of a band: where the parts of a head of a sequence's query have found something.
+static float *records_of(const Cut *cut, float *partial, int64_t b, int64_t query, int64_t head) {
+    return partial + ((b * cut->band + query) * cut->shape.heads + head) * cut->parts * record_floats(&cut->shape);
+}
+
+// How many queries of a sequence are in a band.
+static int64_t queries_in(const Cut *cut, const Trees *trees, int64_t b, int64_t band) {
+    return most(0, least(cut->band, trees->chains[b].queries - band * cut->band));
+}
+
+int attend_tasks(const Call *call, const Trees *trees, const Cut *cut, int64_t band, int64_t begin, int64_t end,
+                 float *partial) {
+    const HeadShape *shape = &cut->shape;
+    const int64_t group = shape->heads / shape->kv_heads, out_width = vectors_width(shape->head_dim);
+    const int64_t tree_width = (trees->most_nodes + PACK - 1) / PACK * PACK;
+    const int64_t per_query = shape->head_dim + BLOCK + tree_width + out_width + 2;
+    float *memory = thread_scratch(SCRATCH_PRODUCT, (size_t)(QUERIES * per_query + shape->head_dim * PACK));
     if (!memory) return 1;
     for (int64_t task = begin; task < end; task++) {
-        int64_t piece = task % cut->pieces, part = task / cut->pieces % cut->parts;
-        int64_t head = task / cut->pieces / cut->parts % call->kv_heads;
-        int64_t b = task / cut->pieces / cut->parts / call->kv_heads, start = piece * cut->height;
-        int64_t count = least(cut->height, trees->chains[b].queries * group - start);
-        if (count <= 0) continue;
+        const int64_t piece = task % cut->pieces, part = task / cut->pieces % cut->parts;
+        const int64_t head = task / cut->pieces / cut->parts % shape->kv_heads, b = task / tasks_of_sequence(cut);
+        const Span span = span_of(shape, trees->chains + b);
+        const int64_t start = piece * cut->height, first = band * cut->band;
+        const int64_t count = least(cut->height, queries_in(cut, trees, b, band) * group - start);
+        if (count <= 0 || part >= span.parts) continue;
         Scratch s;
         s.q = memory;
-        s.packed = s.q + QUERIES * call->head_dim;
-        s.score = s.packed + call->head_dim * PACK;
+        s.packed = s.q + QUERIES * shape->head_dim;
+        s.score = s.packed + shape->head_dim * PACK;
         s.tree = s.score + QUERIES * BLOCK;
         s.out = s.tree + QUERIES * tree_width;
         s.max = s.out + QUERIES * out_width;
         s.sum = s.max + QUERIES;
-        attend(call, trees, b, head, group, cut->first + part, start, count, &s);
+        attend(call, trees, b, head, group, span.first + part, first * group + start, count, &s);
         for (int64_t i = 0; i < count; i++) {
-            int64_t query = trees->chains[b].start + (start + i) / group, h = head * group + (start + i) % group;
+            const int64_t query = (start + i) / group, h = head * group + (start + i) % group;
+            float *out = s.out + i * out_width;
             if (cut->parts == 1) {
-                finish(call, h, query, s.out + i * out_width, s.max + i, s.sum + i, 1, 0, 0);
+                finish(call, h, trees->chains[b].start + first + query, out, s.max + i, s.sum + i, 1, 0);
             } else {
-                float *to = cut->partial + ((query * call->heads + h) * cut->parts + part) * record;
-                memcpy(to, s.out + i * out_width, (size_t)out_width * sizeof(float));
+                float *to = records_of(cut, partial, b, query, h) + part * record_floats(shape);
+                memcpy(to, out, (size_t)out_width * sizeof(float));
                 to[out_width] = s.max[i];
                 to[out_width + 1] = s.sum[i];
             }
@@ -466,13 +543,16 @@ int attend_tasks(const Call *call, const Trees *trees, const Cut *cut, int64_t b
     return 0;
 }
 
-void attend_ends(const Call *call, const Trees *trees, const Cut *cut, int64_t begin, int64_t end) {
-    const int64_t out_width = vectors_width(call->head_dim), record = out_width + 2;
-    (void)trees;
-    for (int64_t i = begin; i < end; i++) {
-        const float *at = cut->partial + i * cut->parts * record;
-        finish(call, i % call->heads, i / call->heads, at, at + out_width, at + out_width + 1, cut->parts, record,
-               record);
+void attend_ends(const Call *call, const Trees *trees, const Cut *cut, int64_t band, int64_t thread, int64_t threads,
+                 float *partial) {
+    const HeadShape *shape = &cut->shape;
+    const int64_t out_width = vectors_width(shape->head_dim), all = trees->batch * cut->band * shape->heads;
+    for (int64_t i = all * thread / threads; i < all * (thread + 1) / threads; i++) {
+        const int64_t h = i % shape->heads, query = i / shape->heads % cut->band, b = i / shape->heads / cut->band;
+        if (query >= queries_in(cut, trees, b, band)) continue;
+        float *at = records_of(cut, partial, b, query, h);
+        finish(call, h, trees->chains[b].start + band * cut->band + query, at, at + out_width, at + out_width + 1,
+               span_of(shape, trees->chains + b).parts, record_floats(shape));
     }
 }
 
@@ -482,32 +562,36 @@ EXPORT int64_t talon_tree_attention(const float *q, const float *k, const float 
                                     const int32_t *const *parents, const float *sinks, int64_t batch, int64_t heads,
                                     int64_t kv_heads, int64_t head_dim, float scale, float softcap, int64_t window,
                                     int64_t threads) {
-    const Call call = {heads, kv_heads, head_dim, q, k, v, out, strides, strides + 2, strides + 4, strides + 7,
-                       sinks, scale, softcap, window};
+    const Call call = {{heads, kv_heads, head_dim, window}, q, k, v, out, strides, strides + 2, strides + 4,
+                       strides + 7, sinks, scale, softcap};
     Trees trees;
+    float *partial = 0;
     int failed = make_trees(prefix, counts, first, parents, batch, &trees);
     if (!failed) {
-        Cut cut = cut_call(&call, &trees, threads);
+        const Cut cut = cut_call(&call.shape, &trees, threads);
         if (cut.floats) {
-            cut.partial = malloc((size_t)cut.floats * sizeof(float));
-            failed |= !cut.partial;
+            partial = malloc((size_t)cut.floats * sizeof(float));
+            failed |= !partial;
         }
         if (!failed && cut.tasks) {
 #pragma omp parallel num_threads((int)cut.threads)
             {
-                int64_t thread, all, begin, end, of = trees.queries * heads;
+                int64_t thread, all, begin, end;
                 own_thread(&thread, &all);
-                share_tasks(&cut, thread, all, &begin, &end);
-                if (attend_tasks(&call, &trees, &cut, begin, end)) {
+                share_tasks(&cut, &trees, thread, all, &begin, &end);
+                for (int64_t band = 0; band < cut.bands; band++) {
+                    if (attend_tasks(&call, &trees, &cut, band, begin, end, partial)) {
 #pragma omp atomic write
-                    failed = 1;
-                }
+                        failed = 1;
+                    }
+                    if (!cut.floats) continue;
 #pragma omp barrier
-                if (cut.floats && !failed)
-                    attend_ends(&call, &trees, &cut, of * thread / all, of * (thread + 1) / all);
+                    attend_ends(&call, &trees, &cut, band, thread, all, partial);
+#pragma omp barrier
+                }
             }
         }
-        free(cut.partial);
+        free(partial);
     }
     free_trees(&trees);
     return failed;

@@ -60,7 +60,6 @@ typedef struct Chains Chains;
 // Who attends to whom, of all sequences of a pass.
 typedef struct {
     int64_t batch, queries, widest, most_nodes;
-    int64_t longest, shortest;       // of what queries may see
     const int32_t *prefix, *counts;  // (batch,): cached rows, tree nodes
     Chains *chains;                  // (batch,)
 } Trees;
@@ -70,38 +69,45 @@ int make_trees(const int32_t *prefix, const int32_t *counts, const int32_t *firs
                int64_t batch, Trees *trees);
 void free_trees(Trees *trees);
 
-// Attention of one layer.
+// HeadShape that attention of one layer has.
 typedef struct {
     int64_t heads, kv_heads, head_dim;
+    int64_t window;  // 0: none
+} HeadShape;
+
+// Attention of one layer.
+typedef struct {
+    HeadShape shape;
     const float *q, *k, *v;
     float *out;
     const int64_t *q_stride, *out_stride;  // head, row; in floats
     const int64_t *k_stride, *v_stride;    // batch, head, row; in floats
     const float *sinks;                    // (heads,) or null
     float scale, softcap;                  // softcap 0: none
-    int64_t window;                        // 0: none
 } Call;
 
-// How a call is cut into tasks.
+// How calls of a shape are cut. Queries are taken in bands, so many of each sequence at a time, one band after another;
+// a band of a sequence and a head of keys is cut into parts of the positions, and each part into pieces of its rows.
 typedef struct {
-    int64_t earliest, longest;  // the positions that are looked at
-    int64_t first, parts, pieces, height, tasks, threads;
-    int64_t floats;  // of `partial`
-    float *partial;  // where a call has several parts, what they found; else not looked at
+    HeadShape shape;
+    int64_t bands, band;                   // how many, and most queries of a sequence in one
+    int64_t parts, pieces, height, tasks;  // most parts of a sequence; rows of a piece; tasks of a band
+    int64_t threads;                       // 1: more would only wait
+    int64_t floats;                        // room for what the parts of a band find, where there are several
 } Cut;
 
-Cut cut_call(const Call *call, const Trees *trees, int64_t threads);
-
-// What does not depend on how nodes are divided: positions, parts, and the floats of these.
-Cut parts_of_call(const Call *call, const Trees *trees);
+Cut cut_call(const HeadShape *shape, const Trees *trees, int64_t threads);
 
 // The tasks [begin, end) of a thread: about as many positions for each.
-void share_tasks(const Cut *cut, int64_t thread, int64_t threads, int64_t *begin, int64_t *end);
+void share_tasks(const Cut *cut, const Trees *trees, int64_t thread, int64_t threads, int64_t *begin, int64_t *end);
 
-// Tasks [begin, end), by one thread. Returns 1 when memory is short.
-int attend_tasks(const Call *call, const Trees *trees, const Cut *cut, int64_t begin, int64_t end);
+// Tasks [begin, end) of a band, by one thread. `partial` is looked at where there are several parts. Returns 1 when
+// memory is short.
+int attend_tasks(const Call *call, const Trees *trees, const Cut *cut, int64_t band, int64_t begin, int64_t end,
+                 float *partial);
 
-// Where a call has several parts: heads of queries [begin, end), when all tasks are done.
-void attend_ends(const Call *call, const Trees *trees, const Cut *cut, int64_t begin, int64_t end);
+// Where there are several parts: one thread's share of the ends of a band, when all of its tasks are done.
+void attend_ends(const Call *call, const Trees *trees, const Cut *cut, int64_t band, int64_t thread, int64_t threads,
+                 float *partial);
 
 #endif

@@ -18,7 +18,7 @@ enum { LINEAR, MLP, NORM, ATTEND, WRITE, GATHER, SCATTER, LARGEST, LIKELIEST, BE
 // What a pass may answer.
 enum { DONE, NO_MEMORY, NO_SUCH_ROW };
 
-// Sizes below 0 count rows: -k stands for k times the rows of a pass.
+// HeadShape below 0 count rows: -k stands for k times the rows of a pass.
 typedef struct {
     int64_t op, waits, count;  // count: which of a pass's counts its rows are
     int64_t sizes[RANK];
@@ -37,8 +37,9 @@ typedef struct {
 
 typedef struct {
     int64_t threads, arrived, turn, failed;
+    Cut *cuts;  // of attention, for each shape that there is
+    int64_t shapes;
     float *partial;
-    int64_t floats;
     Found *found;
 } Shared;
 
@@ -92,7 +93,7 @@ INLINE void elements(int op, float *y, const float *a, const float *b, int64_t n
 #undef EACH
 }
 
-// Sizes end in their rows' own dimension being cut to [first, last) rows; the last dimension is the inner loop.
+// HeadShape end in their rows' own dimension being cut to [first, last) rows; the last dimension is the inner loop.
 static void on_elements(const Step *s, void *const *memory, int64_t first, int64_t last) {
     float scalar = (float)s->scalars[0];
     float *y = at(s, memory, 0);
@@ -250,38 +251,54 @@ static int mlp_columns(const Step *s, void *const *memory, int64_t rows, int64_t
     return failed;
 }
 
+static HeadShape shape_of(const Step *s) {
+    return (HeadShape){s->numbers[0], s->numbers[1], s->numbers[2], s->numbers[3]};
+}
+
+// The cut of a shape; behind the last one where there is none.
+static const Cut *cut_of(const Shared *shared, const HeadShape *shape) {
+    const Cut *cut = shared->cuts;
+    while (cut < shared->cuts + shared->shapes && memcmp(&cut->shape, shape, sizeof(HeadShape))) cut++;
+    return cut;
+}
+
 // Operands: out, q, k, v, sinks; strides of q and out: head, row; of keys and values: batch, head, row.
 static int attend_heads(const Step *s, void *const *memory, const Inputs *in, int64_t thread, Shared *shared) {
-    const Call call = {s->numbers[0], s->numbers[1], s->numbers[2], at(s, memory, 1), at(s, memory, 2),
-                       at(s, memory, 3), at(s, memory, 0), s->strides[1], s->strides[0], s->strides[2],
-                       s->sizes, at(s, memory, 4), (float)s->scalars[0], (float)s->scalars[1], s->numbers[3]};
-    Cut cut = cut_call(&call, &in->trees, shared->threads);
-    const int64_t ends = in->trees.queries * call.heads, all = cut.threads > 1 ? shared->threads : 1;
-    cut.partial = shared->partial;
-    if (cut.floats > shared->floats) return 1;
+    const Call call = {shape_of(s), at(s, memory, 1), at(s, memory, 2), at(s, memory, 3), at(s, memory, 0),
+                       s->strides[1], s->strides[0], s->strides[2], s->sizes, at(s, memory, 4),
+                       (float)s->scalars[0], (float)s->scalars[1]};
+    const Cut *cut = cut_of(shared, &call.shape);
+    const int64_t all = cut->threads > 1 ? shared->threads : 1;
+    int64_t begin = 0, end = 0;
     int failed = 0;
-    if (thread < all) {
-        int64_t begin, end;
-        share_tasks(&cut, thread, all, &begin, &end);
-        failed = attend_tasks(&call, &in->trees, &cut, begin, end);
-    }
-    if (cut.floats) {
+    if (thread < all) share_tasks(cut, &in->trees, thread, all, &begin, &end);
+    for (int64_t band = 0; band < cut->bands; band++) {
+        failed |= attend_tasks(&call, &in->trees, cut, band, begin, end, shared->partial);
+        if (!cut->floats) continue;
         wait_for_all(shared);
-        if (thread < all) attend_ends(&call, &in->trees, &cut, ends * thread / all, ends * (thread + 1) / all);
+        if (thread < all) attend_ends(&call, &in->trees, cut, band, thread, all, shared->partial);
+        if (band + 1 < cut->bands) wait_for_all(shared);
     }
     return failed;
 }
 
-// Room for what attention in several parts finds, for the widest call of the list.
-static int64_t partial_floats(const Step *steps, int64_t count, const Inputs *in) {
-    int64_t floats = 0;
-    for (const Step *s = steps; s < steps + count; s++)
-        if (s->op == ATTEND) {
-            const Call call = {.heads = s->numbers[0], .kv_heads = s->numbers[1], .head_dim = s->numbers[2]};
-            int64_t own = parts_of_call(&call, &in->trees).floats;
-            if (own > floats) floats = own;
-        }
-    return floats;
+// Cuts attention for each shape in the list, with room for what the parts of any of them find. Returns 1 when memory is
+// short.
+static int cut_attention(const Step *steps, int64_t count, const Inputs *in, Shared *shared) {
+    int64_t layers = 0, floats = 0;
+    for (const Step *s = steps; s < steps + count; s++) layers += s->op == ATTEND;
+    if (!layers) return 0;
+    shared->cuts = malloc((size_t)layers * sizeof(Cut));
+    if (!shared->cuts) return 1;
+    for (const Step *s = steps; s < steps + count; s++) {
+        if (s->op != ATTEND) continue;
+        const HeadShape shape = shape_of(s);
+        if (cut_of(shared, &shape) < shared->cuts + shared->shapes) continue;
+        const Cut cut = shared->cuts[shared->shapes++] = cut_call(&shape, &in->trees, shared->threads);
+        if (cut.floats > floats) floats = cut.floats;
+    }
+    if (floats) shared->partial = malloc((size_t)floats * sizeof(float));
+    return floats && !shared->partial;
 }
 
 // Room for what threads find where a product is screened: of the most rows in the list.
@@ -349,11 +366,10 @@ EXPORT int64_t talon_walk(const Step *steps, int64_t count, void *const *memory,
     int failed = make_trees(prefix, counts, first, parents, batch, &in.trees);
     if (!failed) {
         in.slots = rows_of(&in.trees, first);
-        shared.floats = partial_floats(steps, count, &in);
-        if (shared.floats) shared.partial = malloc((size_t)shared.floats * sizeof(float));
+        failed |= cut_attention(steps, count, &in, &shared);
         const int64_t found = threads * found_rows(steps, count, &in);
         if (found) shared.found = malloc((size_t)found * sizeof(Found));
-        failed = !in.slots || (shared.floats && !shared.partial) || (found && !shared.found);
+        failed |= !in.slots || (found && !shared.found);
     }
     if (!failed) {
         in.places = in.slots + in.trees.queries;
@@ -361,6 +377,7 @@ EXPORT int64_t talon_walk(const Step *steps, int64_t count, void *const *memory,
     }
     free(shared.found);
     free(shared.partial);
+    free(shared.cuts);
     free(in.slots);
     free_trees(&in.trees);
     return failed ? NO_MEMORY : shared.failed;
