@@ -34,7 +34,7 @@ PACKAGES = "gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user"
 
 DRIVER = Path(__file__).parents[1] / "kernels" / "emulated" / "driver.c"
 
-DECLARED = 12
+DECLARED = 13
 """The ABI of the kernels as the driver declares them and `Emulated` calls them; both follow when it is counted up."""
 
 FLAGS = (
@@ -335,10 +335,7 @@ class Emulated(Library):
         v: int,
         out: int,
         strides: int,
-        prefix: int,
-        counts: int,
-        first: int,
-        parents: int,
+        layout: int,
         sinks: int | None,
         batch: int,
         heads: int,
@@ -348,19 +345,20 @@ class Emulated(Library):
         softcap: float,
         window: int,
         threads: int,
-    ) -> int:
-        trees = _Trees(prefix, counts, first, parents, batch)
+    ) -> None:
+        trees = _Trees(layout, batch)
         q_head, q_row, out_head, out_row, *of_keys = (int(one) for one in numbers_at(strides, 10, np.int64))
         rows = heads, trees.queries, head_dim
-        return self._call(
+        failed = self._call(
             "tree_attention",
             Memory(q, 4 * extent(rows, (q_head, q_row, 1))),
             Memory(k, 4 * trees.cached(kv_heads, head_dim, of_keys[:3])),
             Memory(v, 4 * trees.cached(kv_heads, head_dim, of_keys[3:])),
             Memory(out, 4 * extent(rows, (out_head, out_row, 1)), True),
-            *(Memory(strides, 80), *trees.memory, Memory(sinks, 4 * heads)),
+            *(Memory(strides, 80), trees.memory, Memory(sinks, 4 * heads)),
             *(batch, heads, kv_heads, head_dim, float(scale), float(softcap), window, threads),
         )
+        _walked(failed)
 
     def walk(
         self,
@@ -368,14 +366,11 @@ class Emulated(Library):
         count: int,
         memory: int,
         rows: int,
-        prefix: int,
-        counts: int,
-        first: int,
-        parents: int,
+        layout: int,
         batch: int,
         threads: int,
     ) -> None:
-        trees = _Trees(prefix, counts, first, parents, batch)
+        trees = _Trees(layout, batch)
         all_steps = numbers_at(steps, count, STEP)
         addresses = numbers_at(memory, int(all_steps["memory"].max()) + 1, np.uint64)
         rows_of = numbers_at(rows, int(all_steps["count"].max()) + 1, np.int64)
@@ -392,7 +387,7 @@ class Emulated(Library):
         pieces = [Memory(int(addresses[piece]), size, piece in written) for piece, size in sizes.items()]
         numbers = Memory(rows, 8 * len(rows_of))
         failed = self._call(
-            "walk", Memory(steps, all_steps.nbytes), count, Pointers(pieces), numbers, *trees.memory, batch, threads
+            "walk", Memory(steps, all_steps.nbytes), count, Pointers(pieces), numbers, trees.memory, batch, threads
         )
         _walked(failed)
 
@@ -420,11 +415,9 @@ class _Pieces:
 class _Trees:
     """Trees as the kernels are given them."""
 
-    def __init__(self, prefix: int, counts: int, first: int, parents: int, batch: int) -> None:
-        self._prefix, self._counts, self._first = (numbers_at(at, batch, np.int32) for at in (prefix, counts, first))
-        each = [int(one) for one in numbers_at(parents, batch, np.uint64)]
-        memory = [Memory(address, 4 * int(nodes)) for address, nodes in zip(each, self._counts, strict=True)]
-        self.memory = (*(Memory(at, 4 * batch) for at in (prefix, counts, first)), Pointers(memory))
+    def __init__(self, layout: int, batch: int) -> None:
+        self._prefix, self._counts, self._first = numbers_at(layout, 3 * batch, np.int32).reshape(3, batch)
+        self.memory = Memory(layout, 4 * (3 * batch + int(self._counts.sum())))
         each_has = self._counts - self._first
         self.queries = int(each_has.sum())
         self.slots = np.repeat(np.arange(batch), each_has)

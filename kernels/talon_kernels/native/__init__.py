@@ -19,7 +19,7 @@ from talon_kernels.native.build import BuildError, build_library
 
 __all__ = ["BACKENDS", "Library", "chosen", "load", "switch_off", "unavailable"]
 
-ABI = 12
+ABI = 13
 """Counted up, here and in `linear.c`, when a C function's arguments change."""
 
 _log = logging.getLogger("talon_core.kernels")
@@ -65,7 +65,7 @@ class Library:
             self.widen = library.talon_widen
             self.widen.restype, self.widen.argtypes = None, [_POINTER] * 3 + [_INT] * 4
             self.walk = library.talon_walk
-            self.walk.restype, self.walk.argtypes = _INT, [_POINTER] + [_INT] + [_POINTER] * 6 + [_INT] * 2
+            self.walk.restype, self.walk.argtypes = _INT, [_POINTER] + [_INT] + [_POINTER] * 3 + [_INT] * 2
             self.walk.errcheck = _walked
             self.screen = library.talon_screen
             self.screen.restype, self.screen.argtypes = _INT, [_POINTER] + [_INT] * 3 + [_POINTER] * 3 + [_INT]
@@ -104,7 +104,8 @@ class Library:
             self.same_numbers.restype, self.same_numbers.argtypes = _INT, [_POINTER] * 2 + [_INT] * 2
             self.tree_attention = library.talon_tree_attention
             self.tree_attention.restype = _INT
-            self.tree_attention.argtypes = [_POINTER] * 10 + [_INT] * 4 + [_FLOAT] * 2 + [_INT] * 2
+            self.tree_attention.argtypes = [_POINTER] * 7 + [_INT] * 4 + [_FLOAT] * 2 + [_INT] * 2
+            self.tree_attention.errcheck = _walked
         except AttributeError as error:
             raise OSError(f"{path} lacks a kernel: {error}") from error
 
@@ -117,9 +118,12 @@ def _has_memory(failed: Any, *_: Any) -> Any:
 
 
 def _walked(failed: Any, *_: Any) -> Any:
-    """As `_has_memory`, and a LookupError where a number names no row of a table."""
-    if failed & 2:
-        raise LookupError("a number of the pass names a row that its table does not have")
+    """As `_has_memory`; a LookupError where a number names no row of a table, a ValueError where trees are none."""
+    if failed:
+        if failed & 4:
+            raise ValueError("parents of a tree do not stand before their children")
+        if failed & 2:
+            raise LookupError("a number of the pass names a row that its table does not have")
     return _has_memory(failed)
 
 

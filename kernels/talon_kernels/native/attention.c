@@ -311,10 +311,11 @@ static int make_chains(int64_t prefix, int64_t nodes, int64_t first, const int32
                        Chains *chains) {
     int64_t total = 0;
     int32_t *block = malloc((size_t)(3 * nodes + 1) * sizeof(int32_t));
-    if (!block) return 0;
+    if (!block) return NO_MEMORY;
     *chains = (Chains){nodes - first, start, 0, INT64_MAX, block, block + nodes, block + 2 * nodes, 0, block};
     for (int64_t i = 0; i < nodes; i++) {
         int32_t parent = parents[i];
+        if (parent < -1 || parent >= i) return NO_TREE;
         chains->length[i] = (int32_t)(parent < 0 ? prefix + 1 : chains->length[parent] + 1);
         int32_t before = (int32_t)(parent < 0 ? prefix : chains->dense[parent]);
         chains->dense[i] = before == prefix + i ? before + 1 : before;
@@ -322,7 +323,7 @@ static int make_chains(int64_t prefix, int64_t nodes, int64_t first, const int32
         total += chains->length[i] - chains->dense[i];
     }
     chains->index = malloc((size_t)(total + 1) * sizeof(int32_t));
-    if (!chains->index) return 0;
+    if (!chains->index) return NO_MEMORY;
     for (int64_t i = 0; i < nodes; i++) {
         int32_t node = (int32_t)i;
         for (int32_t j = chains->length[i] - chains->dense[i] - 1; j >= 0; j--) {
@@ -337,22 +338,23 @@ static int make_chains(int64_t prefix, int64_t nodes, int64_t first, const int32
         chains->longest = most(chains->longest, chains->length[i]);
         chains->shortest = least(chains->shortest, chains->length[i]);
     }
-    return 1;
+    return DONE;
 }
 
-int make_trees(const int32_t *prefix, const int32_t *counts, const int32_t *first, const int32_t *const *parents,
-               int64_t batch, Trees *trees) {
-    *trees = (Trees){.batch = batch, .prefix = prefix, .counts = counts,
+int make_trees(const int32_t *layout, int64_t batch, Trees *trees) {
+    *trees = (Trees){.batch = batch, .prefix = layout, .counts = layout + batch, .first = layout + 2 * batch,
                      .chains = calloc((size_t)batch, sizeof(Chains))};
-    if (!trees->chains) return 1;
-    for (int64_t b = 0; b < batch; b++) {
+    if (!trees->chains) return NO_MEMORY;
+    const int32_t *parents = layout + 3 * batch;
+    for (int64_t b = 0; b < batch; parents += trees->counts[b++]) {
         Chains *own = trees->chains + b;
-        if (!make_chains(prefix[b], counts[b], first[b], parents[b], trees->queries, own)) return 1;
+        int failed = make_chains(trees->prefix[b], trees->counts[b], trees->first[b], parents, trees->queries, own);
+        if (failed) return failed;
         trees->queries += own->queries;
         trees->widest = most(trees->widest, own->queries);
-        trees->most_nodes = most(trees->most_nodes, counts[b]);
+        trees->most_nodes = most(trees->most_nodes, trees->counts[b]);
     }
-    return 0;
+    return DONE;
 }
 
 void free_trees(Trees *trees) {
@@ -556,22 +558,22 @@ void attend_ends(const Call *call, const Trees *trees, const Cut *cut, int64_t b
     }
 }
 
-// Returns 0, or 1 when memory is short. `q` and `out` hold the queries of all sequences, one after another.
+// `q` and `out` hold the queries of all sequences, one after another; of `layout` see make_trees. Returns what is wrong, if
+// anything.
 EXPORT int64_t talon_tree_attention(const float *q, const float *k, const float *v, float *out, const int64_t *strides,
-                                    const int32_t *prefix, const int32_t *counts, const int32_t *first,
-                                    const int32_t *const *parents, const float *sinks, int64_t batch, int64_t heads,
+                                    const int32_t *layout, const float *sinks, int64_t batch, int64_t heads,
                                     int64_t kv_heads, int64_t head_dim, float scale, float softcap, int64_t window,
                                     int64_t threads) {
     const Call call = {{heads, kv_heads, head_dim, window}, q, k, v, out, strides, strides + 2, strides + 4,
                        strides + 7, sinks, scale, softcap};
     Trees trees;
     float *partial = 0;
-    int failed = make_trees(prefix, counts, first, parents, batch, &trees);
+    int failed = make_trees(layout, batch, &trees);
     if (!failed) {
         const Cut cut = cut_call(&call.shape, &trees, threads);
         if (cut.floats) {
             partial = malloc((size_t)cut.floats * sizeof(float));
-            failed |= !partial;
+            if (!partial) failed = NO_MEMORY;
         }
         if (!failed && cut.tasks) {
 #pragma omp parallel num_threads((int)cut.threads)
@@ -582,7 +584,7 @@ EXPORT int64_t talon_tree_attention(const float *q, const float *k, const float 
                 for (int64_t band = 0; band < cut.bands; band++) {
                     if (attend_tasks(&call, &trees, &cut, band, begin, end, partial)) {
 #pragma omp atomic write
-                        failed = 1;
+                        failed = NO_MEMORY;
                     }
                     if (!cut.floats) continue;
 #pragma omp barrier

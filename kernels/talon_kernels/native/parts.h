@@ -57,16 +57,19 @@ void best_row(const float *x, int64_t n, int64_t width, float *out);
 
 typedef struct Chains Chains;
 
+// What a pass may answer, one bit each: memory was short, an index named no row, a parent does not stand before its child.
+enum { DONE = 0, NO_MEMORY = 1, NO_SUCH_ROW = 2, NO_TREE = 4 };
+
 // Who attends to whom, of all sequences of a pass.
 typedef struct {
     int64_t batch, queries, widest, most_nodes;
-    const int32_t *prefix, *counts;  // (batch,): cached rows, tree nodes
-    Chains *chains;                  // (batch,)
+    const int32_t *prefix, *counts, *first;  // (batch,): cached rows, tree nodes, the first of them that is a query
+    Chains *chains;                          // (batch,)
 } Trees;
 
-// first: (batch,), the first node that is a query; parents: (batch,), each (nodes,). Returns 1 when memory is short.
-int make_trees(const int32_t *prefix, const int32_t *counts, const int32_t *first, const int32_t *const *parents,
-               int64_t batch, Trees *trees);
+// layout: of all sequences their prefixes, then their counts, then the first nodes that are queries, `batch` of each; then
+// the parents of all nodes, sequence by sequence. It has to last as long as the trees. Returns what is wrong, if anything.
+int make_trees(const int32_t *layout, int64_t batch, Trees *trees);
 void free_trees(Trees *trees);
 
 // HeadShape that attention of one layer has.

@@ -15,9 +15,6 @@ enum { RANK = 5, OPERANDS = 9, NUMBERS = 9 };
 
 enum { LINEAR, MLP, NORM, ATTEND, WRITE, GATHER, SCATTER, LARGEST, LIKELIEST, BEST, COPY, NEGATE, ADD, SUBTRACT, MULTIPLY, DIVIDE };
 
-// What a pass may answer.
-enum { DONE, NO_MEMORY, NO_SUCH_ROW };
-
 // HeadShape below 0 count rows: -k stands for k times the rows of a pass.
 typedef struct {
     int64_t op, waits, count;  // count: which of a pass's counts its rows are
@@ -313,11 +310,11 @@ static int64_t found_rows(const Step *steps, int64_t count, const Inputs *in) {
 }
 
 // Where the keys and values of each query go: behind the prefix, in the order of the nodes. Null when memory is short.
-static int64_t *rows_of(const Trees *trees, const int32_t *first) {
+static int64_t *rows_of(const Trees *trees) {
     int64_t *slots = malloc((size_t)(2 * trees->queries + 1) * sizeof(int64_t)), query = 0;
     if (slots)
         for (int64_t b = 0; b < trees->batch; b++)
-            for (int64_t node = first[b]; node < trees->counts[b]; node++, query++) {
+            for (int64_t node = trees->first[b]; node < trees->counts[b]; node++, query++) {
                 slots[query] = b;
                 slots[trees->queries + query] = trees->prefix[b] + node;
             }
@@ -356,16 +353,16 @@ static void walk(const Step *steps, int64_t count, void *const *memory, const In
     }
 }
 
-// memory: the pieces that steps speak of; rows: how many each count stands for; the others as for talon_tree_attention.
-// Returns 0; bit 1 is set when memory was short, bit 2 when an index named no row.
+// memory: the pieces that steps speak of; rows: how many each count stands for; of `layout` see make_trees. Returns what is
+// wrong, if anything.
 EXPORT int64_t talon_walk(const Step *steps, int64_t count, void *const *memory, const int64_t *rows,
-                          const int32_t *prefix, const int32_t *counts, const int32_t *first,
-                          const int32_t *const *parents, int64_t batch, int64_t threads) {
+                          const int32_t *layout, int64_t batch, int64_t threads) {
     Inputs in = {rows, 0, 0, {0}};
     Shared shared = {.threads = threads};
-    int failed = make_trees(prefix, counts, first, parents, batch, &in.trees);
+    const int wrong = make_trees(layout, batch, &in.trees);
+    int failed = wrong;
     if (!failed) {
-        in.slots = rows_of(&in.trees, first);
+        in.slots = rows_of(&in.trees);
         failed |= cut_attention(steps, count, &in, &shared);
         const int64_t found = threads * found_rows(steps, count, &in);
         if (found) shared.found = malloc((size_t)found * sizeof(Found));
@@ -380,7 +377,7 @@ EXPORT int64_t talon_walk(const Step *steps, int64_t count, void *const *memory,
     free(shared.cuts);
     free(in.slots);
     free_trees(&in.trees);
-    return failed ? NO_MEMORY : shared.failed;
+    return wrong ? wrong : failed ? NO_MEMORY : shared.failed;
 }
 
 // Bytes of a step, and how many numbers its parts have: Python packs them.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,7 +24,7 @@ from talon_kernels.recorded.plan import arrange, moved, set_waits
 from talon_kernels.recorded.screening import Screens
 from talon_kernels.recorded.steps import Op, Operand, Piece, Step, packed
 from talon_kernels.recorded.tape import CannotRecord, Found, Tape, View
-from talon_kernels.tree_attention.layout import native_layout
+from talon_kernels.tree_attention.layout import NativeLayout
 
 T = TypeVar("T")
 
@@ -99,9 +98,6 @@ def filled(value: Any, real: Callable[[Any], Any]) -> Any:
     return real(value)
 
 
-NONE: Mapping[Piece, Tensor] = MappingProxyType({})
-
-
 class _Program:
     """Steps that C walks, and the memory that they work on.
 
@@ -116,14 +112,13 @@ class _Program:
         more: likewise.
         packed: as C reads them.
         memory: addresses by piece.
+        at: where C finds the steps, how many there are, and where it finds the addresses.
         answers: what a pass returns, by its counts; where PyTorch has no last word that is the same memory.
         reallocations: of the cache, when its buffers were bound.
         positions: of the tables with what follows from them, when these were bound.
     """
 
-    def __init__(
-        self, tape: Tape, steps: list[Step], lasting: Collection[Piece], more: Mapping[Piece, Tensor] = NONE
-    ) -> None:
+    def __init__(self, tape: Tape, steps: list[Step], lasting: Collection[Piece], more: Mapping[Piece, Tensor]) -> None:
         self.steps = steps
         self.more = more
         phases = set_waits(steps)
@@ -138,6 +133,7 @@ class _Program:
             self.memory[piece] = address
         for piece, tensor in more.items():
             self.memory[piece] = tensor.data_ptr()
+        self.at = self.packed.ctypes.data, len(self.packed), self.memory.ctypes.data
         self.answers: dict[tuple[int, ...], Any] = {}
         self.reallocations = -1
         self.positions = 0
@@ -189,13 +185,16 @@ class _Walked(RecordedPass[T]):
         tape.let_go()
         self._tailed = _pieces_in([(one.arguments, one.keywords) for one in tape.tail])
         self._lasting = self._tailed | _pieces_in(self._made)
-        self._all = _Program(tape, tape.steps, self._lasting)
+        sizes = {piece: most[counts.get(name, 0)] for piece, name in tape.inputs.items()}
+        self._given = {piece: torch.zeros(size, dtype=torch.int64) for piece, size in sizes.items()}
+        self._inputs = {name: self._given[piece].numpy() for piece, name in tape.inputs.items()}
+        self._all = _Program(tape, tape.steps, self._lasting, self._given)
         self._choosing: _Program | None = None
         self._screens = Screens()
-        self._inputs = {name: piece for piece, name in tape.inputs.items()}
         self._tables: dict[int, Tensor] = {}
         self._known = 0  # positions whose angles are in the tables
         self._counts = np.zeros(1 + len(own), dtype=np.int64)
+        self._counts_at = self._counts.ctypes.data
 
     def fits(self, queries: int, more: Mapping[str, Numbers]) -> bool:
         # of further numbers there are at most as many as queries
@@ -207,33 +206,24 @@ class _Walked(RecordedPass[T]):
             return self._all
         if self._choosing is None or self._screens.are_old():
             steps = self._screens.put_into(self._tape, self._tailed, self._library)
+            read = self._given | self._screens.held
             whole = steps is self._tape.steps
-            self._choosing = self._all if whole else _Program(self._tape, steps, self._lasting, self._screens.held)
+            self._choosing = self._all if whole else _Program(self._tape, steps, self._lasting, read)
         return self._choosing
 
     def run(self, inputs: PassInputs, more: Mapping[str, Numbers], choosing: bool = False) -> T:
         program = self._program(choosing)
-        layout = native_layout(inputs.layout)
+        layout = NativeLayout.of(inputs.layout)
         self._bind(program, inputs, layout.used)
         counts = (len(inputs.ids), *[len(more[name].values) for name in self._own])
-        held = [np.ascontiguousarray(one.values, dtype=np.int64) for one in more.values()]
-        given = dict(zip(more, held, strict=True), ids=inputs.ids, positions=inputs.positions)
-        for name, piece in self._inputs.items():
-            program.memory[piece] = given[name].ctypes.data
+        given = {name: one.values for name, one in more.items()}
+        given.update(ids=inputs.ids, positions=inputs.positions)
+        for name, held in self._inputs.items():  # copied to where the steps always read it
+            held[: len(given[name])] = given[name]
         self._counts[:] = counts
+        at = layout.numbers.ctypes.data
         try:
-            self._library.walk(
-                program.packed.ctypes.data,
-                len(program.packed),
-                program.memory.ctypes.data,
-                self._counts.ctypes.data,
-                layout.prefix,
-                layout.counts,
-                layout.first,
-                layout.parents,
-                len(inputs.counts),
-                torch.get_num_threads(),
-            )
+            self._library.walk(*program.at, self._counts_at, at, len(inputs.counts), torch.get_num_threads())
         except LookupError as error:
             raise CannotRecord(str(error)) from error
         made: T = self._answer(program, counts)

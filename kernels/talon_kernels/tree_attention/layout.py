@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from operator import add
 from typing import Generic, TypeVar
@@ -61,39 +60,23 @@ def visible(layout: TreeLayout, sequence: int, window: int | None) -> npt.NDArra
 
 @attrs.frozen(eq=False)
 class NativeLayout:
-    """A layout as the C kernel takes it.
+    """A layout as the C kernels take it.
 
     Attributes:
-        prefix: address of `batch` int32: rows of the prefix.
-        counts: address of `batch` int32: nodes of the tree.
-        first: address of `batch` int32: the first node that is a query.
-        parents: address of `batch` addresses, each of `counts[b]` int32.
+        numbers: of all sequences their prefixes, then how many nodes their trees have, then the first ones that are
+            queries; then the parents of all nodes, tree by tree; int32.
         used: rows of the key buffer that may be read, the largest of any sequence.
     """
 
-    prefix: int
-    counts: int
-    first: int
-    parents: int
+    numbers: npt.NDArray[np.int32]
     used: int
-    _owners: tuple[object, ...]
+
+    @classmethod
+    def of(cls, layout: TreeLayout) -> NativeLayout:
+        nodes = [*map(len, layout.parents)]
+        parts = [layout.prefix_lengths, np.array(nodes), layout.first_queries, *layout.parents]
+        used = max(map(add, layout.prefix_lengths.tolist(), nodes), default=0)
+        return cls(np.concatenate(parts, dtype=np.int32, casting="same_kind"), used)
 
 
-def _native(layout: TreeLayout) -> NativeLayout:
-    prefixes, nodes = layout.prefix_lengths.tolist(), [*map(len, layout.parents)]
-    small = np.array([prefixes, nodes, layout.first_queries], dtype=np.int32)
-    parents = [tree.astype(np.int32) for tree in layout.parents]
-    for sequence, tree in enumerate(parents):
-        if len(tree) and (tree.item(0) != -1 or _misplaced(tree)):
-            raise ValueError(f"parents of tree {sequence} do not stand before their children: {tree.tolist()}")
-    addresses = (ctypes.c_void_p * len(parents))(*[tree.ctypes.data for tree in parents])
-    at, step = small.ctypes.data, small.strides[0]
-    used = max(map(add, prefixes, nodes), default=0)
-    return NativeLayout(at, at + step, at + 2 * step, ctypes.addressof(addresses), used, (small, parents, addresses))
-
-
-def _misplaced(parents: npt.NDArray[np.int32]) -> bool:
-    return len(parents) > 1 and bool(((parents >= np.arange(len(parents), dtype=np.int32)) | (parents < -1)).any())
-
-
-native_layout = PerLayout(_native)
+native_layout = PerLayout(NativeLayout.of)

@@ -30,6 +30,7 @@ def tree_attention_native(
     """Shapes as in `tree_attention`; float32 on the CPU.
 
     Raises:
+        ValueError: if a parent does not stand before its child.
         MemoryError: if there is no memory for the intermediate results.
     """
     heads, queries, head_dim = query.shape
@@ -54,16 +55,13 @@ def tree_attention_native(
     out = query.new_empty((queries, heads, query.shape[2]))
     q, k, v, o = query.stride(), key.stride(), value.stride(), out.stride()
     strides = _Strides(q[0], q[1], o[1], o[0], k[0], k[1], k[2], v[0], v[1], v[2])
-    failed = library.tree_attention(
+    library.tree_attention(
         query.data_ptr(),
         key.data_ptr(),
         value.data_ptr(),
         out.data_ptr(),
         ctypes.addressof(strides),
-        packed.prefix,
-        packed.counts,
-        packed.first,
-        packed.parents,
+        packed.numbers.ctypes.data,
         None if sinks is None else sinks.data_ptr(),
         len(key),
         heads,
@@ -74,6 +72,4 @@ def tree_attention_native(
         0 if window is None else window,
         torch.get_num_threads(),
     )
-    if failed:
-        raise MemoryError(f"no memory for attention of {queries} queries over {packed.used} keys")
     return out[..., :value_dim].transpose(0, 1)

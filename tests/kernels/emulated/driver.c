@@ -22,15 +22,13 @@ int64_t talon_gated_mlp(const float *, const void *, const float *, const void *
                         const float *, float *, float *, int64_t, int64_t, int64_t, int64_t, int64_t, const int64_t *,
                         int64_t);
 void talon_widen(const uint8_t *, const int64_t *, float *, int64_t, int64_t, int64_t, int64_t);
-int64_t talon_walk(const void *, int64_t, void *const *, const int64_t *, const int32_t *, const int32_t *,
-                   const int32_t *, const int32_t *const *, int64_t, int64_t);
+int64_t talon_walk(const void *, int64_t, void *const *, const int64_t *, const int32_t *, int64_t, int64_t);
 void talon_step_sizes(int64_t *);
 void talon_gated_unit(const float *, const float *, float *, int64_t, int64_t, int64_t);
 void talon_rms_norm(const float *, const float *, float *, int64_t, int64_t, float, float, int64_t);
 int64_t talon_same_numbers(const uint16_t *, const float *, int64_t, int64_t);
 int64_t talon_tree_attention(const float *, const float *, const float *, float *, const int64_t *, const int32_t *,
-                             const int32_t *, const int32_t *, const int32_t *const *, const float *, int64_t, int64_t,
-                             int64_t, int64_t, float, float, int64_t, int64_t);
+                             const float *, int64_t, int64_t, int64_t, int64_t, float, float, int64_t, int64_t);
 int64_t talon_screen(const void *, int64_t, int64_t, int64_t, int8_t *, float *, double *, int64_t);
 int64_t talon_screen_width(int64_t);
 int64_t talon_likeliest(const float *, const void *, const int8_t *, const float *, const double *, float *, int64_t *,
@@ -94,14 +92,14 @@ static int64_t called(int64_t function, const Argument *a, const Memory *m) {
             return talon_gated_mlp(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), I(9), I(10), I(11), I(12), I(13),
                                    P(14), I(15));
         case 5: talon_widen(P(0), P(1), P(2), I(3), I(4), I(5), I(6)); return 0;
-        case 6: return talon_walk(P(0), I(1), P(2), P(3), P(4), P(5), P(6), P(7), I(8), I(9));
+        case 6: return talon_walk(P(0), I(1), P(2), P(3), P(4), I(5), I(6));
         case 7: talon_step_sizes(P(0)); return 0;
         case 8: talon_gated_unit(P(0), P(1), P(2), I(3), I(4), I(5)); return 0;
         case 9: talon_rms_norm(P(0), P(1), P(2), I(3), I(4), F(5), F(6), I(7)); return 0;
         case 10: return talon_same_numbers(P(0), P(1), I(2), I(3));
         case 11:
-            return talon_tree_attention(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), I(10), I(11), I(12),
-                                        I(13), F(14), F(15), I(16), I(17));
+            return talon_tree_attention(P(0), P(1), P(2), P(3), P(4), P(5), P(6), I(7), I(8), I(9), I(10), F(11),
+                                        F(12), I(13), I(14));
         case 12: talon_checksums(P(0), P(1), I(2), I(3), P(4)); return 0;
         case 13: talon_best_tokens(P(0), P(1), I(2), I(3), I(4), I(5)); return 0;
         case 14: talon_greedy_walk(P(0), P(1), P(2), P(3), I(4), P(5), I(6), I(7), P(8)); return 0;
