@@ -120,10 +120,10 @@ class PlainModel:
         if found is not None:
             at, off, allowed = found
             name = type(self._model).__name__
-            if expected[nodes[at]].isnan().any():
-                raise ValueError(
-                    f"{name} computes logits that are NaN, without TALON too; look at its weights and dtype"
-                )
+            plain = expected[nodes[at]].isnan().any()
+            if plain or ours[nodes[at]].isnan().any():  # PyTorch's attention may hide queries that are NaN
+                too = ", without TALON too" * bool(plain)
+                raise ValueError(f"{name} computes logits that are NaN{too}; look at its weights and dtype")
             raise ValueError(
                 f"{name} does not give a tree's nodes the logits of plain decoding "
                 f"(off by {off:.2g} at a node of depth {tree.depths[nodes[at]]}, at most {allowed:.2g} is rounding), "

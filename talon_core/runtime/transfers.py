@@ -42,8 +42,6 @@ def sent_together(arrays: Sequence[NDArray[Any] | Sequence[NDArray[Any]]], devic
 
 def fetched(found: Tensor) -> Tensor:
     """A tensor's numbers on the host, as soon as they are there; on a CPU it is the tensor itself."""
-    if found.is_cpu:
-        return found
     here = found.to("cpu", non_blocking=found.is_cuda)  # into pinned memory; others are waited for by PyTorch
     wait_for(found.device)
     return here

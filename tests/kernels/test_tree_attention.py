@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from talon_core.attention import TreeLayout
-from talon_kernels.native import switch_off
+from talon_kernels.native import load, switch_off
 from talon_kernels.tree_attention import tree_attention
 from talon_kernels.tree_attention.layout import visible
 from talon_kernels.tree_attention.reference import tree_attention_reference
@@ -238,15 +239,51 @@ def test_queries_that_are_taken_in_bands_have_the_bits_of_few(library, threads):
             assert torch.equal(together[:, own], alone)
 
 
+def test_what_a_window_hides_may_be_any_number(library):
+    """The value of position 255 is infinite: node 0 sees it, node 1, whose window begins behind it, does not."""
+    layout = TreeLayout.chain(600, 2)
+    query, key, value = buffers(layout, 2, 1, 16)
+    value[..., 255, :] = torch.inf
+    options = {"scale": 0.25, "window": 346, "backend": "native"}
+    together = tree_attention(query, key, value, layout, **options)
+    alone = tree_attention(query[:, 1:], key, value, TreeLayout.chain(600, 2, 1), **options)
+    assert not together[:, 0].isfinite().any()
+    assert alone.isfinite().all()
+    assert torch.equal(together[:, 1:], alone)
+
+
+def test_a_part_of_which_nothing_is_likely_is_left_out(library):
+    layout = TreeLayout.chain(600, 2)
+    query, key, value = buffers(layout, 2, 1, 16)
+    key[..., :256, :] = -torch.inf
+    options = {"scale": 0.25}
+    found = tree_attention(query.abs(), key, value, layout, **options, backend="native")
+    expected = tree_attention(query.abs(), key, value, layout, **options, backend="reference")
+    torch.testing.assert_close(found, expected)
+    assert found.isfinite().all()
+
+
+def test_a_batch_may_be_empty(library):
+    nothing = layout_of([], [])
+    out = tree_attention(torch.zeros(2, 0, 16), *torch.zeros(2, 0, 1, 8, 16), nothing, scale=0.25, backend="native")
+    assert out.shape == (2, 0, 16)
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the peak of a process so")
 def test_what_parts_find_takes_bounded_memory(tmp_path):
     """512 queries of 128 heads behind 8,000 positions: without bands 150 MB, for each of these positions' 32 parts."""
+    if load() is None:
+        pytest.skip("no native kernels here")
     script = tmp_path / "peak.py"
     script.write_text("""
 import torch
 from talon_core.attention import TreeLayout
 from talon_kernels.tree_attention import tree_attention
 
-def peak():
+def peak(anew=False):
+    if anew:
+        with open("/proc/self/clear_refs", "w") as refs:
+            refs.write("5")
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
 
@@ -254,7 +291,7 @@ torch.set_num_threads(2)
 key, value = torch.randn(2, 1, 8, 8512, 16)
 query = torch.randn(128, 512, 16)
 tree_attention(query[:, :1], key, value, TreeLayout.chain(100, 1), scale=0.25, softcap=30.0, backend="native")
-before = peak()
+before = peak(anew=True)
 out = tree_attention(query, key, value, TreeLayout.chain(8000, 512), scale=0.25, softcap=30.0, backend="native")
 assert out.isfinite().all()
 print(peak() - before)

@@ -422,7 +422,7 @@ class _Trees:
         self.queries = int(each_has.sum())
         self.slots = np.repeat(np.arange(batch), each_has)
         nodes = [np.arange(*of) for of in zip(self._first, self._counts, strict=True)]
-        self.places = np.concatenate(nodes) + self._prefix[self.slots]
+        self.places = np.concatenate([np.empty(0, dtype=np.int64), *nodes]) + self._prefix[self.slots]
 
     def cached(self, kv_heads: int, head_dim: int, strides: Sequence[int]) -> int:
         """How many floats of keys or values may be read, from their start on."""

@@ -22,6 +22,9 @@ __all__ = ["BACKENDS", "Library", "chosen", "load", "switch_off", "unavailable"]
 ABI = 13
 """Counted up, here and in `linear.c`, when a C function's arguments change."""
 
+NO_SUCH_ROW, NO_TREE = 2, 4
+"""What C answers, as in `parts.h`."""
+
 _log = logging.getLogger("talon_core.kernels")
 
 BACKENDS = ("native", "reference")
@@ -118,12 +121,11 @@ def _has_memory(failed: Any, *_: Any) -> Any:
 
 
 def _walked(failed: Any, *_: Any) -> Any:
-    """As `_has_memory`; a LookupError where a number names no row of a table, a ValueError where trees are none."""
-    if failed:
-        if failed & 4:
-            raise ValueError("parents of a tree do not stand before their children")
-        if failed & 2:
-            raise LookupError("a number of the pass names a row that its table does not have")
+    """As `_has_memory`; a LookupError for an index of no row, a ValueError for a parent behind its child."""
+    if failed & NO_TREE:
+        raise ValueError("parents of a tree do not stand before their children")
+    if failed & NO_SUCH_ROW:
+        raise LookupError("a number of the pass names a row that its table does not have")
     return _has_memory(failed)
 
 

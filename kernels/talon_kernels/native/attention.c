@@ -288,7 +288,8 @@ static void attend(const Call *call, const Trees *trees, int64_t b, int64_t head
 }
 
 // out = (sum over parts of e^(max - m) out) / (e^(sink - m) + sum over parts of e^(max - m) sum).
-// From part to part it is `step` floats. The factors of the parts take the place of their max.
+// From part to part it is `step` floats. The factors of the parts take the place of their max; parts that nothing is seen of
+// are left out: what they hold of neighbours' values need not be finite.
 static void finish(const Call *call, int64_t head, int64_t query, const float *out, float *max, const float *sums,
                    int64_t parts, int64_t step) {
     const int64_t n = call->shape.head_dim;
@@ -297,12 +298,14 @@ static void finish(const Call *call, int64_t head, int64_t query, const float *o
     for (int64_t p = 0; p < parts; p++) m = max[p * step] > m ? max[p * step] : m;
     denominator = call->sinks ? exp1(call->sinks[head] - m) : 0.0f;
     for (int64_t p = 0; p < parts; p++) {
-        max[p * step] = max[p * step] > -INFINITY ? exp1(max[p * step] - m) : 0.0f;
-        denominator += max[p * step] * sums[p * step];
+        const int seen = max[p * step] > -INFINITY;
+        max[p * step] = seen ? exp1(max[p * step] - m) : -1.0f;
+        if (seen) denominator += max[p * step] * sums[p * step];
     }
     for (int64_t c = 0; c * V < n; c++) {
         vf total = {0};
-        for (int64_t p = 0; p < parts; p++) total = fma_of(splat(max[p * step]), load(out + p * step + c * V), total);
+        for (int64_t p = 0; p < parts; p++)
+            if (!(max[p * step] < 0.0f)) total = fma_of(splat(max[p * step]), load(out + p * step + c * V), total);
         store(y + column(c, n), total / splat(denominator));
     }
 }
@@ -387,9 +390,7 @@ static Span span_of(const HeadShape *shape, const Chains *chains) {
 
 // Where the positions of a part begin and end, as far as they are looked at.
 static int64_t begin_of(const Span *span, int64_t part) { return most((span->first + part) * PART, span->earliest); }
-static int64_t end_of(const Span *span, int64_t part) {
-    return most(least((span->first + part + 1) * PART, span->longest), begin_of(span, part));
-}
+static int64_t end_of(const Span *span, int64_t part) { return least((span->first + part + 1) * PART, span->longest); }
 
 // Tasks are counted by sequence, then by head of keys, by part and by piece; of a sequence with fewer parts than others
 // the last ones are empty.
@@ -465,8 +466,12 @@ static int64_t most_positions(const Cut *cut, const Trees *trees, int64_t thread
 
 Cut cut_call(const HeadShape *shape, const Trees *trees, int64_t threads) {
     Cut cut = {.shape = *shape, .pieces = 1, .threads = threads};
-    for (int64_t b = 0; b < trees->batch; b++)
-        cut.parts = most(cut.parts, span_of(shape, trees->chains + b).parts);
+    int64_t parts = 0;
+    for (int64_t b = 0; b < trees->batch; b++) {
+        const int64_t own = span_of(shape, trees->chains + b).parts;
+        cut.parts = most(cut.parts, own);
+        parts += own;
+    }
     if (!trees->queries) return cut;
     const int64_t of_query = cut.parts > 1 ? trees->batch * shape->heads * cut.parts * record_floats(shape) : 0;
     const int64_t together = of_query ? most(MOST_PARTIAL / of_query, 1) : trees->widest;
@@ -475,12 +480,12 @@ Cut cut_call(const HeadShape *shape, const Trees *trees, int64_t threads) {
     cut.floats = of_query * cut.band;
     // Packing keys costs a task as much as four queries do; balance that against idle threads.
     const int64_t rows = cut.band * (shape->heads / shape->kv_heads);
-    const int64_t tasks = trees->batch * shape->kv_heads * cut.parts;
+    const int64_t places = trees->batch * shape->kv_heads * cut.parts, tasks = shape->kv_heads * parts;
     const int64_t enough = (4 * threads + tasks - 1) / tasks, fewest = (rows + QUERIES - 1) / QUERIES;
     const int64_t last = least((rows + HEIGHT - 1) / HEIGHT, most(fewest, enough));
     int64_t least_cost = INT64_MAX, pieces = fewest;
     for (cut.pieces = fewest; fewest < last && cut.pieces <= last; cut.pieces++) {  // one way is not compared
-        cut.tasks = tasks * cut.pieces;
+        cut.tasks = places * cut.pieces;
         const int64_t cost = most_positions(&cut, trees, threads) * ((rows + cut.pieces - 1) / cut.pieces + 4);
         if (cost < least_cost) {
             least_cost = cost;
@@ -489,7 +494,7 @@ Cut cut_call(const HeadShape *shape, const Trees *trees, int64_t threads) {
     }
     cut.pieces = pieces;
     cut.height = (rows + pieces - 1) / pieces;
-    cut.tasks = tasks * pieces;
+    cut.tasks = places * pieces;
     if (rows * all_positions(&cut, trees) / pieces * shape->head_dim < 40000) cut.threads = 1;
     cut.threads = least(cut.threads, cut.tasks);
     return cut;

@@ -72,7 +72,7 @@ typedef struct {
 int make_trees(const int32_t *layout, int64_t batch, Trees *trees);
 void free_trees(Trees *trees);
 
-// HeadShape that attention of one layer has.
+// Sizes that attention of one layer has.
 typedef struct {
     int64_t heads, kv_heads, head_dim;
     int64_t window;  // 0: none

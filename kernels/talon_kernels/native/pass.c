@@ -1,7 +1,7 @@
 // A recorded pass: a list of steps, walked by all threads together.
 //
 // Steps that work on rows are shared by rows, always the same rows for the same thread; products are shared by columns,
-// attention by heads. Threads wait for one another where a step reads what another thread has written: the list says
+// attention by positions. Threads wait for one another where a step reads what another thread has written: the list says
 // where. They wait actively, because what they wait for takes less time than to fall asleep.
 
 #include <sched.h>
@@ -15,7 +15,7 @@ enum { RANK = 5, OPERANDS = 9, NUMBERS = 9 };
 
 enum { LINEAR, MLP, NORM, ATTEND, WRITE, GATHER, SCATTER, LARGEST, LIKELIEST, BEST, COPY, NEGATE, ADD, SUBTRACT, MULTIPLY, DIVIDE };
 
-// HeadShape below 0 count rows: -k stands for k times the rows of a pass.
+// Sizes below 0 count rows: -k stands for k times the rows of a pass.
 typedef struct {
     int64_t op, waits, count;  // count: which of a pass's counts its rows are
     int64_t sizes[RANK];
@@ -90,7 +90,7 @@ INLINE void elements(int op, float *y, const float *a, const float *b, int64_t n
 #undef EACH
 }
 
-// HeadShape end in their rows' own dimension being cut to [first, last) rows; the last dimension is the inner loop.
+// Sizes end in their rows' own dimension being cut to [first, last) rows; the last dimension is the inner loop.
 static void on_elements(const Step *s, void *const *memory, int64_t first, int64_t last) {
     float scalar = (float)s->scalars[0];
     float *y = at(s, memory, 0);
@@ -270,7 +270,7 @@ static int attend_heads(const Step *s, void *const *memory, const Inputs *in, in
     int failed = 0;
     if (thread < all) share_tasks(cut, &in->trees, thread, all, &begin, &end);
     for (int64_t band = 0; band < cut->bands; band++) {
-        failed |= attend_tasks(&call, &in->trees, cut, band, begin, end, shared->partial);
+        if (begin < end) failed |= attend_tasks(&call, &in->trees, cut, band, begin, end, shared->partial);
         if (!cut->floats) continue;
         wait_for_all(shared);
         if (thread < all) attend_ends(&call, &in->trees, cut, band, thread, all, shared->partial);

@@ -46,17 +46,19 @@ def set_waits(steps: list[Step]) -> list[int]:
     phases: list[int] = []
     fresh: set[Piece] = set()  # written since threads waited
     before: object = None
-    chosen = False
+    chosen = attended = False
     for step in steps:
         by = _shared_by(step)
         of_others = by in ("columns", "heads") or step.op in (Op.GATHER, Op.SCATTER)
-        again = step.op is Op.LIKELIEST and chosen  # what its threads find of rows has one place for all such steps
+        # what threads find of rows, or of parts of a text, has one place for all such steps
+        again = (step.op is Op.LIKELIEST and chosen) or (step.op is Op.ATTEND and attended)
         chosen |= step.op is Op.LIKELIEST
         touched = of_others and bool(fresh & (read(step) | written(step)))
         step.waits = bool(phases) and (by != before or again or touched)
         if step.waits:
             fresh = set()
         fresh |= written(step)
+        attended = step.op is Op.ATTEND or (attended and not step.waits)
         phases.append((phases[-1] if phases else 0) + step.waits)
         before = by
     return phases

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import add
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -73,9 +72,8 @@ class NativeLayout:
 
     @classmethod
     def of(cls, layout: TreeLayout) -> NativeLayout:
-        nodes = [*map(len, layout.parents)]
-        parts = [layout.prefix_lengths, np.array(nodes), layout.first_queries, *layout.parents]
-        used = max(map(add, layout.prefix_lengths.tolist(), nodes), default=0)
+        parts = [layout.prefix_lengths, layout.nodes, layout.first_queries, *layout.parents]
+        used = int((layout.prefix_lengths + layout.nodes).max(initial=0))
         return cls(np.concatenate(parts, dtype=np.int32, casting="same_kind"), used)
 
 
