@@ -38,6 +38,9 @@ typedef struct {
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
+// Floats of a row of n in whole vectors.
+static inline int64_t vectors_width(int64_t n) { return (n + V - 1) / V * V; }
+
 // The start of vector c of a row of n >= V floats; the last one overlaps its neighbour instead of passing the end.
 static inline int64_t column(int64_t c, int64_t n) { return least(c * V, n - V); }
 
@@ -219,7 +222,7 @@ static void weigh(const Call *call, float *score, int64_t begin, int64_t end, in
 static void attend(const Call *call, const Trees *trees, int64_t b, int64_t head, int64_t group, int64_t part,
                    int64_t first, int64_t queries, const Scratch *s) {
     const Chains *chains = trees->chains + b;
-    const int64_t n = call->shape.head_dim, out_width = (n + V - 1) / V * V, prefix = trees->prefix[b];
+    const int64_t n = call->shape.head_dim, out_width = vectors_width(n), prefix = trees->prefix[b];
     const int64_t k_stride = call->k_stride[2], v_stride = call->v_stride[2];
     const float *keys = call->k + b * call->k_stride[0] + head * call->k_stride[1];
     const float *values = call->v + b * call->v_stride[0] + head * call->v_stride[1];
@@ -368,8 +371,6 @@ void free_trees(Trees *trees) {
     free(trees->chains);
 }
 
-static int64_t vectors_width(int64_t n) { return (n + V - 1) / V * V; }
-
 // What a part has found of a row: the weighted values, and behind them the largest score and the sum of the weights.
 static int64_t record_floats(const HeadShape *shape) { return vectors_width(shape->head_dim) + 2; }
 
@@ -417,13 +418,15 @@ static int64_t task_behind(const Cut *cut, const Span *span, int64_t positions) 
     return (positions / each * cut->parts + part) * cut->pieces + (behind + own / 2) / own;
 }
 
-static int64_t all_positions(const Cut *cut, const Trees *trees) {
-    int64_t all = 0;
-    for (int64_t b = 0; b < trees->batch; b++) {
+// Positions that all tasks of all sequences before one look at.
+static int64_t positions_until(const Cut *cut, const Trees *trees, int64_t task) {
+    const int64_t each = tasks_of_sequence(cut), sequence = task / each;
+    int64_t before = 0;
+    for (int64_t b = 0; b < least(sequence + 1, trees->batch); b++) {
         const Span span = span_of(&cut->shape, trees->chains + b);
-        all += positions_of(cut, &span);
+        before += b < sequence ? positions_of(cut, &span) : positions_before(cut, &span, task % each);
     }
-    return all;
+    return before;
 }
 
 // The first task behind so many positions of all sequences.
@@ -438,28 +441,17 @@ static int64_t first_task(const Cut *cut, const Trees *trees, int64_t positions)
 }
 
 void share_tasks(const Cut *cut, const Trees *trees, int64_t thread, int64_t threads, int64_t *begin, int64_t *end) {
-    const int64_t all = all_positions(cut, trees);
+    const int64_t all = positions_until(cut, trees, cut->tasks);
     *begin = first_task(cut, trees, all * thread / threads);
     *end = first_task(cut, trees, all * (thread + 1) / threads);
 }
 
 // Positions of the thread that has the most.
 static int64_t most_positions(const Cut *cut, const Trees *trees, int64_t threads) {
-    const int64_t all = all_positions(cut, trees);
-    int64_t slowest = 0, before = 0;
-    for (int64_t thread = 1; thread <= threads; thread++) {
-        const int64_t task = first_task(cut, trees, all * thread / threads), b = task / tasks_of_sequence(cut);
-        int64_t behind = all;
-        if (b < trees->batch) {
-            behind = 0;
-            for (int64_t earlier = 0; earlier <= b; earlier++) {
-                const Span span = span_of(&cut->shape, trees->chains + earlier);
-                behind += earlier < b ? positions_of(cut, &span)
-                                      : positions_before(cut, &span, task % tasks_of_sequence(cut));
-            }
-        }
-        slowest = most(slowest, behind - before);
-        before = behind;
+    int64_t slowest = 0;
+    for (int64_t thread = 0, begin, end; thread < threads; thread++) {
+        share_tasks(cut, trees, thread, threads, &begin, &end);
+        slowest = most(slowest, positions_until(cut, trees, end) - positions_until(cut, trees, begin));
     }
     return slowest;
 }
@@ -495,7 +487,7 @@ Cut cut_call(const HeadShape *shape, const Trees *trees, int64_t threads) {
     cut.pieces = pieces;
     cut.height = (rows + pieces - 1) / pieces;
     cut.tasks = places * pieces;
-    if (rows * all_positions(&cut, trees) / pieces * shape->head_dim < 40000) cut.threads = 1;
+    if (rows * positions_until(&cut, trees, cut.tasks) / pieces * shape->head_dim < 40000) cut.threads = 1;
     cut.threads = least(cut.threads, cut.tasks);
     return cut;
 }

@@ -359,25 +359,24 @@ EXPORT int64_t talon_walk(const Step *steps, int64_t count, void *const *memory,
                           const int32_t *layout, int64_t batch, int64_t threads) {
     Inputs in = {rows, 0, 0, {0}};
     Shared shared = {.threads = threads};
-    const int wrong = make_trees(layout, batch, &in.trees);
-    int failed = wrong;
+    int failed = make_trees(layout, batch, &in.trees);
     if (!failed) {
         in.slots = rows_of(&in.trees);
-        failed |= cut_attention(steps, count, &in, &shared);
         const int64_t found = threads * found_rows(steps, count, &in);
         if (found) shared.found = malloc((size_t)found * sizeof(Found));
-        failed |= !in.slots || (found && !shared.found);
+        if (cut_attention(steps, count, &in, &shared) || !in.slots || (found && !shared.found)) failed = NO_MEMORY;
     }
     if (!failed) {
         in.places = in.slots + in.trees.queries;
         walk(steps, count, memory, &in, &shared);
+        failed = (int)shared.failed;
     }
     free(shared.found);
     free(shared.partial);
     free(shared.cuts);
     free(in.slots);
     free_trees(&in.trees);
-    return wrong ? wrong : failed ? NO_MEMORY : shared.failed;
+    return failed;
 }
 
 // Bytes of a step, and how many numbers its parts have: Python packs them.
