@@ -197,6 +197,10 @@ class AttentionBackend(ABC):
     name: ClassVar[str]
     """What the backend is called in the registry."""
 
+    reads_prompts: ClassVar[bool] = False
+    """Whether on a host a prompt's tokens are its own as well, as a chain of nodes: then it is faster at them than
+    PyTorch's causal attention."""
+
     @classmethod
     def priority(cls, device: "device") -> int:
         """How early it is tried on a device where none is asked for: the highest first, and by name among equals.

@@ -51,6 +51,7 @@ class NativeAttention(_Attention):
     """Compiled C, for float32 on a CPU; a node's output has the bits of plain decoding."""
 
     name = "native"
+    reads_prompts = True
 
     @classmethod
     def priority(cls, device: device) -> int:

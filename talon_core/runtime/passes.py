@@ -82,12 +82,13 @@ class TreePass(Pass):
 class PromptPass(Pass):
     """A pass over prompts, one a row, from the same position on: plain causal attention serves them best.
 
-    On a CPU it is PyTorch's, with a mask where tokens are cached already; elsewhere it is `causal_attention`.
+    On a CPU it is the backend's, if that is faster (`AttentionBackend.reads_prompts`), or PyTorch's, with a mask
+    where tokens are cached already; elsewhere it is `causal_attention`.
 
     Args:
         start: tokens of each that are in the cache already.
         count: tokens of each in the pass; shorter ones are padded at the end.
-        backend: computes what plain attention cannot, each row as a chain.
+        backend: computes each row as a chain, where it is faster so, and what plain attention cannot.
     """
 
     def __init__(self, start: int, count: int, backend: AttentionBackend) -> None:
@@ -99,11 +100,12 @@ class PromptPass(Pass):
         self._backend = backend
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
-        if options["softcap"] is not None or options["sinks"] is not None:
+        host = query.device.type == "cpu"
+        if options["softcap"] is not None or options["sinks"] is not None or (host and self._backend.reads_prompts):
             rows = zip(query, key, value, strict=True)
             return torch.stack([self._as_chain(*row, options) for row in rows])
         scale, end, window = options["scale"], key.shape[2], options["window"]
-        if query.device.type != "cpu":
+        if not host:
             return causal_attention(query, key, value, scale=scale, window=window)
         every = window is None or window >= end  # that came before is seen
         unread = 0
