@@ -461,7 +461,8 @@ def test_prompts_of_several_lengths_are_read_in_one_pass_where_there_is_room(sha
         drafter = decoder.drafter
         monkeypatch.setattr("talon_core.runtime.executor.HOST_PROMPT_TOKENS", 12)
         monkeypatch.setattr(type(drafter.executor), "prompts", 4)
-        handle = drafter.head.register_forward_pre_hook(lambda _, given: shapes.append(tuple(given[0].shape[:2])))
+        keys = drafter.head.layers[0].self_attn.k_proj
+        handle = keys.register_forward_pre_hook(lambda _, given: shapes.append(tuple(given[0].shape[:2])))
         for slot in slots:
             drafter.open(slot, prompts[slot], 64)
         drafter.read({slot: Part(0, len(states[slot]), states[slot]) for slot in slots})
@@ -493,8 +494,8 @@ def test_before_it_is_asked_and_while_drafting_pauses_nothing_is_computed(shared
     drafter = decoder_of(written_case(shared, tmp_path, CASES["native"])).drafter
     one = shared.Rounds.random(1, VOCAB, 9, (0, 0, 0))
     states = shared.states_of(target_model(), one.ids, STATES)
-    monkeypatch.setattr(drafter.head, "fuse", None)
-    monkeypatch.setattr(drafter.head, "forward", None)
+    for step in ("fuse", "read", "forward"):
+        monkeypatch.setattr(drafter.head, step, None)
     shared.start(drafter, one.prompt, states[: len(one.prompt) - 1])
     at = len(one.prompt) - 1
     for _, tokens in one.accepted:

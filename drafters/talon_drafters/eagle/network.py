@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from talon_drafters.heads.layers import Attend, FeatureHead, HeadLayer
+from talon_drafters.heads.layers import Attend, FeatureHead, HeadLayer, Keep
 
 
 class EagleHead(FeatureHead):
@@ -43,11 +43,23 @@ class EagleHead(FeatureHead):
         return features
 
     def forward(self, embeddings: Tensor, states: Tensor, positions: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
-        x = self.fc(torch.cat([embeddings, states], dim=-1))
-        rotary = self.rotary(x, positions)
+        x, rotary = self._begun(embeddings, states, positions)
         for layer in self.layers:
             x = layer(x, rotary, attend)
         return x, x
+
+    def read(self, embeddings: Tensor, states: Tensor, positions: Tensor, attend: Attend, keep: Keep) -> None:
+        x, rotary = self._begun(embeddings, states, positions)
+        *before, last = self.layers
+        for layer in before:
+            x = layer(x, rotary, attend)
+        assert isinstance(last, HeadLayer)
+        last.read(x, rotary, keep)
+
+    def _begun(self, embeddings: Tensor, states: Tensor, positions: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """What the first layer reads, and its positions as cosines and sines."""
+        x = self.fc(torch.cat([embeddings, states], dim=-1))
+        return x, self.rotary(x, positions)
 
     def logits(self, hidden: Tensor) -> Tensor:
         scores: Tensor = self._lm_head[0](hidden)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding
 
-from talon_drafters.heads.layers import Attend, FeatureHead, HeadAttention, HeadLayer
+from talon_drafters.heads.layers import Attend, FeatureHead, HeadAttention, HeadLayer, Keep
 
 
 @attrs.frozen(eq=False)
@@ -57,12 +57,20 @@ class FirstLayer(nn.Module):
         self.mlp = LlamaMLP(config.layer)
 
     def forward(self, embeddings: Tensor, states: Tensor, rotary: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        normed = self.hidden_norm(states)
-        x = torch.cat([self.input_layernorm(embeddings), normed], dim=-1)
+        x, normed = self._joined(embeddings, states)
         residual = normed if self.norm_before_residual else states
         x = residual + self.self_attn(x, rotary, attend)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
+
+    def read(self, embeddings: Tensor, states: Tensor, rotary: tuple[Tensor, Tensor], keep: Keep) -> None:
+        """As `HeadAttention.read`."""
+        self.self_attn.read(self._joined(embeddings, states)[0], rotary, keep)
+
+    def _joined(self, embeddings: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        """What attention reads, and the normed states in it."""
+        normed = self.hidden_norm(states)
+        return torch.cat([self.input_layernorm(embeddings), normed], dim=-1), normed
 
 
 class Eagle3Head(FeatureHead):
@@ -117,6 +125,20 @@ class Eagle3Head(FeatureHead):
             x = layer(x, rotary, attend)
         normed = self.norm(x)
         return (normed if self.config.norm_output else x), normed
+
+    def read(self, embeddings: Tensor, states: Tensor, positions: Tensor, attend: Attend, keep: Keep) -> None:
+        rotary = self.rotary(embeddings, positions)
+        first, *others = self.layers
+        assert isinstance(first, FirstLayer)
+        if not others:
+            first.read(embeddings, states, rotary, keep)
+            return
+        x = first(embeddings, states, rotary, attend)
+        for layer in others[:-1]:
+            x = layer(x, rotary, attend)
+        last = others[-1]
+        assert isinstance(last, HeadLayer)
+        last.read(x, rotary, keep)
 
     def logits(self, hidden: Tensor) -> Tensor:
         scores: Tensor = self.lm_head(hidden)

@@ -20,7 +20,7 @@ from talon_core.runtime.passes import Pass
 from talon_core.runtime.rows import KeptRows
 from talon_core.runtime.staging import SPARE_ROWS, StagedSlot
 from talon_core.tree import IntArray
-from talon_drafters.heads.layers import FeatureHead
+from talon_drafters.heads.layers import Attend, FeatureHead
 
 KEPT_BYTES = 1 << 28
 """Of the target's features that wait, of all slots together: where they are more, they are read though nobody asks."""
@@ -196,16 +196,24 @@ class FeatureDrafter(Drafter):
         counts = [len(own) for own in tokens]
         padded = torch.tensor([own + [0] * (max(counts) - len(own)) for own in tokens])
         with self.executor.reading(slots, counts) as (positions, this_pass):
-            self._forward(padded, pad_sequence([*states], batch_first=True), positions, this_pass)
+            joined = pad_sequence([*states], batch_first=True)
+            given = self._embeddings(padded, joined), joined, positions.to(self._device), self._attend(this_pass)
+            self.head.read(*given, keep=lambda layer, key, value: self._cache.update(key, value, layer))
 
     def _forward(self, tokens: Tensor, states: Tensor, positions: Tensor, this_pass: Pass) -> tuple[Tensor, Tensor]:
+        given = self._embeddings(tokens, states), states, positions.to(self._device), self._attend(this_pass)
+        made, hidden = self.head(*given)
+        return made, hidden
+
+    def _embeddings(self, tokens: Tensor, states: Tensor) -> Tensor:
+        return self._embed(tokens.to(self._device)).to(states.dtype)
+
+    def _attend(self, this_pass: Pass) -> Attend:
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             keys, values = self._cache.update(key, value, layer)
             return this_pass.attend(query, keys, values, query.shape[-1] ** -0.5)
 
-        embeddings = self._embed(tokens.to(self._device)).to(states.dtype)
-        made, hidden = self.head(embeddings, states, positions.to(self._device), attend)
-        return made, hidden
+        return attend
 
     @torch.inference_mode()
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:

@@ -11,6 +11,7 @@ from transformers.models.llama.modeling_llama import (
     LlamaRMSNorm,
     LlamaRotaryEmbedding,
     apply_rotary_pos_emb,
+    rotate_half,
 )
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -19,6 +20,9 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 The query has shape `(batch, heads, rows, head_dim)`, key and value `(batch, kv_heads, rows, head_dim)`, all with
 their positions applied; so has the result the query's shape.
 """
+
+Keep = Callable[[int, Tensor, Tensor], object]
+"""`keep(layer, key, value)`: the caller keeps what later rows attend to; shapes as for `Attend`."""
 
 
 class HeadAttention(nn.Module):
@@ -49,14 +53,26 @@ class HeadAttention(nn.Module):
 
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
         """Args: x of shape `(batch, rows, inputs)`, cosines and sines of `(batch, rows, head_dim)`."""
-        shape = (*x.shape[:2], -1, self.head_dim)
-        query = self.q_norm(self.q_proj(x).view(shape)).transpose(1, 2)
-        key = self.k_norm(self.k_proj(x).view(shape)).transpose(1, 2)
-        value = self.v_proj(x).view(shape).transpose(1, 2)
+        query = self.q_norm(self._of_heads(self.q_proj(x))).transpose(1, 2)
+        key, value = self._keys_and_values(x)
         query, key = apply_rotary_pos_emb(query, key, *rotary)
         out = attend(self.layer, query, key, value)
         joined: Tensor = self.o_proj(out.transpose(1, 2).reshape(*x.shape[:2], -1))
         return joined
+
+    def read(self, x: Tensor, rotary: tuple[Tensor, Tensor], keep: Keep) -> None:
+        """What `forward` leaves for later rows, with the same bits, and no more: keys and values."""
+        key, value = self._keys_and_values(x)
+        cosines, sines = (each.unsqueeze(1) for each in rotary)
+        keep(self.layer, key * cosines + rotate_half(key) * sines, value)
+
+    def _keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Without positions, each of shape `(batch, kv_heads, rows, head_dim)`."""
+        key: Tensor = self.k_norm(self._of_heads(self.k_proj(x))).transpose(1, 2)
+        return key, self._of_heads(self.v_proj(x)).transpose(1, 2)
+
+    def _of_heads(self, x: Tensor) -> Tensor:
+        return x.view(*x.shape[:2], -1, self.head_dim)
 
 
 class HeadLayer(nn.Module):
@@ -79,6 +95,10 @@ class HeadLayer(nn.Module):
         x = x + self.self_attn(self.input_layernorm(x), rotary, attend)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
+
+    def read(self, x: Tensor, rotary: tuple[Tensor, Tensor], keep: Keep) -> None:
+        """As `HeadAttention.read`."""
+        self.self_attn.read(self.input_layernorm(x), rotary, keep)
 
 
 class FeatureHead(nn.Module):
@@ -114,6 +134,20 @@ class FeatureHead(nn.Module):
 
         Returns:
             The states for the next step and what `logits` wants, each of shape `(batch, rows, hidden)`.
+        """
+
+    @abstractmethod
+    def read(self, embeddings: Tensor, states: Tensor, positions: Tensor, attend: Attend, keep: Keep) -> None:
+        """A step of rows whose answers nobody wants: all that it leaves for later ones, and no more.
+
+        Of a head with one layer that is its keys and values, a third of the work.
+
+        Args:
+            embeddings: as for `forward`, and so are the next three.
+            states: likewise.
+            positions: likewise.
+            attend: likewise; it keeps the keys and values of its layer, too.
+            keep: keeps those of the last layer.
         """
 
     @abstractmethod
