@@ -12,8 +12,8 @@ DEFAULT_DRAFTER = AUTO
 DEFAULT_POLICY = "default"
 """The preset that comes with TALON: `talon_core/plugins/shipped/default.json`; docs/tuning.md says how one is found."""
 MEASURING_POLICY = "talon-cost"
-"""In the place of the default preset, for a model on another kind of device than the preset was found on: its trees
-follow what passes are measured to take."""
+"""Its trees follow what passes are measured to take: it is the default preset that comes with TALON. It is taken in
+the place of a user's own preset of that name, too, for a model on another kind of device than that was found on."""
 
 DEFAULT_RULE = AUTO
 

@@ -74,8 +74,8 @@ def load(
             nothing, and a warning says so.
         policy: what shapes the trees; "none" decodes without drafting. A spec such as `talon:budget=12,mu=0.05`, the
             name of a preset, to which options may be added as in a spec, or a `TreePolicy`; None is "none". "default"
-            is the preset of that name for a model on the kind of device that it was found on, which is a CPU, and
-            `talon-cost` for one elsewhere, whose trees follow what passes are measured to take.
+            is the preset of that name: `talon-cost`, whose trees follow what passes are measured to take. A preset of
+            your own that is called so is taken for a model on the kind of device that it was found on alone.
         rule: what is accepted of a tree; "auto" is the policy's default rule. A spec such as `match`, or an
             `AcceptanceRule`.
         attention: what computes tree attention; by default the fastest that can run. A name, or an `AttentionBackend`.

@@ -66,8 +66,8 @@ class Resolved:
         drafter: the drafter's options; None without a policy, and as long as "auto" waits for a model.
         schedule: what is prepared while the target verifies; None drafts and verifies in turn.
         chosen: what "auto" stands for as the schedule; None where another one was named.
-        found_on: the kind of device that the default preset was found on, where it was asked for as it is: a model on
-            another kind gets `MEASURING_POLICY`; None where the policy is the same for all models.
+        found_on: the kind of device that the default preset was found on, where it was asked for as it is and suits no
+            other: a model on another kind gets `MEASURING_POLICY`; None where the policy is the same for all models.
     """
 
     parts: Parts
@@ -209,10 +209,15 @@ def _check_known(registry: Registry, kind: str, asked: object, besides: Sequence
 
 
 def _found_on(registry: Registry) -> str | None:
-    """The kind of device that the default preset was found on; None where nobody knows, or its name is a policy's."""
+    """The kind of device that the default preset was found on, where it suits no other.
+
+    None where nobody knows, its name is a policy's, or it is `MEASURING_POLICY`, which suits any.
+    """
     file = None if DEFAULT_POLICY in registry.names("tree policy") else KEPT.file_of(DEFAULT_POLICY)
-    profile = None if file is None else KEPT.read(file).profile
-    device = None if profile is None else profile["machine"].get("device")
+    preset = None if file is None else KEPT.read(file)
+    if preset is None or preset.profile is None or parse_spec(preset.policy)[0] == MEASURING_POLICY:
+        return None
+    device = preset.profile["machine"].get("device")
     return None if device is None else str(device).partition(":")[0]
 
 

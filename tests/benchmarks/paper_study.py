@@ -24,10 +24,9 @@ from talon_core.bench.environment import describe_session
 from talon_core.bench.prompts import read_sets
 from talon_core.cli.costs import costs_for
 from talon_core.cli.progress import progress
-from talon_core.defaults import DEFAULT_MODEL, DEFAULT_POLICY
+from talon_core.defaults import DEFAULT_MODEL
 from talon_core.models.loading import load_model
 from talon_core.plugins.parts import built
-from talon_core.plugins.presets import spelled_out
 from talon_core.plugins.registry import load_registry
 from talon_core.profiles.measure import Measuring, ProfilePlan
 from talon_core.profiles.profile import Profile
@@ -43,7 +42,9 @@ from talon_core.trace.sweep import Line, Summary, Sweep, summaries
 EAGLE, TALON = "eagle2:budget=60,depth=8", "talon"
 """EAGLE-3's tree as the paper takes it, with nine draft passes a round, and TALON with the paper's options."""
 
-DEFAULT = spelled_out(load_registry(), DEFAULT_POLICY)
+TUNED = "talon:budget=4,top_k=5,mu=0.0959,least=0.101"
+"""What `talon tune` has found of TALON on a CPU; see docs/tuning.md."""
+
 BUDGETS, MUS = (32, 48, 64, 80, 96), (0.003, 0.01, 0.02, 0.03, 0.04, 0.06, 0.1)
 LAYERS = tuple(f"talon-topk-layers:layers={count}" for count in range(4))
 BY_BUDGET = {
@@ -56,7 +57,7 @@ POLICIES = (
     "static",
     *(f"eagle2:budget={nodes}" for nodes in (16, 60)),
     *(f"{name}:budget={nodes}" for name in ("talon", "talon-local", "talon-absolute") for nodes in (16, 60)),
-    DEFAULT,
+    TUNED,
 )
 METHODS = (*dict.fromkeys(("none", EAGLE, TALON, *LAYERS, *sum(BY_BUDGET.values(), ()), *BY_MU, *POLICIES)),)
 TEMPERATURES = (0.0, 1.0)
@@ -154,7 +155,7 @@ def building(trace: Trace, texts: int = 6) -> dict[str, float]:
     replay, taken = Replay(trace), dict[str, list[float]]()
     for name, prompt in trace.texts()[:texts]:
         text = trace.text(name, prompt)
-        for method in parse_methods([TALON, EAGLE, DEFAULT], trace, load_registry()):  # in turn
+        for method in parse_methods([TALON, EAGLE, TUNED], trace, load_registry()):  # in turn
             for one in replay.text(method, text).rounds:
                 taken.setdefault(method.name, []).append(sum(s.seconds for s in one.spans if s.part == "policy"))
     return {name: 1e6 * median(seconds) for name, seconds in taken.items()}

@@ -30,7 +30,7 @@ def test_every_policy_is_tried_and_what_draws_with_every_rule_that_is_exact_for_
     drawing = {name for name, one in registry.entries["tree policy"].items() if one.cls.children != "deterministic"}
     fixed = script.methods_of(registry, laws=False)
     assert fixed[0] == "none"
-    assert policies(fixed) - {"none", "default"} == set(registry.entries["tree policy"]) - drawing
+    assert policies(fixed) - {"none"} == set(registry.entries["tree policy"]) - drawing
     assert not any("/" in method for method in fixed)
     drawn = script.methods_of(registry, laws=True)
     assert policies(drawn) - {"none"} == drawing

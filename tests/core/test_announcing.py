@@ -27,7 +27,7 @@ def told(caplog: pytest.LogCaptureFixture, level: int, policy: str | None, draft
 def test_the_parts_that_were_chosen_are_told(caplog: pytest.LogCaptureFixture) -> None:
     accelerator, parts, rule, backend = told(caplog, logging.INFO, DEFAULT_POLICY)
     assert accelerator.startswith("accelerator 'native' replaces in LlamaForCausalLM: ")
-    assert parts == "drafter 'ngram' drafts for tree policy 'talon'"
+    assert parts == "drafter 'ngram' drafts for tree policy 'talon-cost'"
     assert rule == "rule 'match' accepts"
     assert backend.startswith("attention backend '")
     assert backend.endswith("compute on cpu")

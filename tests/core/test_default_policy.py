@@ -1,7 +1,8 @@
-"""The policy where none is named: the preset where it was found, and elsewhere trees that follow measured costs."""
+"""The policy where none is named: trees that follow measured costs, or a preset of one's own where it was found."""
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,15 @@ from talon_core.plugins.parts import Parts, resolve
 from talon_core.plugins.presets import KEPT, find_preset
 from talon_core.plugins.registry import load_registry
 from talon_core.policy import TreePolicy
-from talon_strategies import Talon, TalonCost
+from talon_strategies import Chain, Talon, TalonCost
 from talon_tests.tiny_models import tiny_model
 
 REGISTRY = load_registry()
 ELSEWHERE = "meta"
 """A kind of device that every machine has, and on which nothing was tuned."""
+
+OWN = "chain:length=2"
+"""The policy of a default preset of one's own."""
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +35,21 @@ def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's data folder."""
     monkeypatch.setenv("TALON_DATA", str(tmp_path))
     return tmp_path
+
+
+@pytest.fixture
+def own_default(own_data: Path) -> Callable[[str], None]:
+    """Keeps `OWN` as the default preset, found on a kind of device."""
+    shipped = KEPT.file_of(DEFAULT_POLICY)
+    assert shipped is not None
+
+    def keep(device: str) -> None:
+        data = json.loads(shipped.read_text(encoding="utf-8"))
+        data["policy"], data["profile"]["machine"]["device"] = OWN, f"{device}:0"
+        (own_data / "presets").mkdir()
+        (own_data / "presets" / shipped.name).write_text(json.dumps(data), encoding="utf-8")
+
+    return keep
 
 
 def taken(device: str, **parts: Any) -> tuple[Any, TreePolicy | None]:
@@ -41,13 +60,24 @@ def taken(device: str, **parts: Any) -> tuple[Any, TreePolicy | None]:
     return made.parts.policy, made.policy
 
 
-def test_on_a_device_of_the_kind_that_it_was_found_on_it_is_the_preset() -> None:
-    spec, policy = taken("cpu")
+@pytest.mark.parametrize("device", ["cpu", ELSEWHERE])
+def test_the_trees_of_the_preset_that_comes_with_talon_follow_measured_costs(device: str) -> None:
+    spec, policy = taken(device)
     assert spec == find_preset(DEFAULT_POLICY).policy
-    assert isinstance(policy, Talon)
+    assert isinstance(policy, TalonCost)
 
 
-def test_on_another_kind_of_device_its_trees_follow_measured_costs(caplog: pytest.LogCaptureFixture) -> None:
+def test_on_a_device_of_the_kind_that_it_was_found_on_it_is_the_preset(own_default: Callable[[str], None]) -> None:
+    own_default("cpu")
+    spec, policy = taken("cpu")
+    assert spec == OWN
+    assert policy == Chain(2)
+
+
+def test_on_another_kind_of_device_its_trees_follow_measured_costs(
+    own_default: Callable[[str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    own_default("cpu")
     with caplog.at_level(logging.INFO, "talon_core"):
         spec, policy = taken(ELSEWHERE)
     assert spec == MEASURING_POLICY
@@ -64,30 +94,31 @@ def test_what_was_asked_for_is_never_replaced(policy: Any) -> None:
     assert taken(ELSEWHERE, policy=policy) == taken("cpu", policy=policy)
 
 
-def test_a_drafter_that_is_chosen_for_the_model_and_a_rule_that_was_asked_for_go_with_it() -> None:
+def test_a_drafter_that_is_chosen_for_the_model_and_a_rule_that_was_asked_for_go_with_it(
+    own_default: Callable[[str], None],
+) -> None:
+    own_default("cpu")
     made = resolve(Parts(rule="hybrid"), REGISTRY).for_model(tiny_model("llama").to(ELSEWHERE))
     assert (made.parts.drafter, made.parts.policy, made.parts.rule) == ("ngram", MEASURING_POLICY, "hybrid")
 
 
-def test_what_was_found_on_another_kind_of_device_is_not_taken_on_a_cpu(own_data: Path) -> None:
-    file = KEPT.file_of(DEFAULT_POLICY)
-    assert file is not None
-    data = json.loads(file.read_text(encoding="utf-8"))
-    data["profile"]["machine"]["device"] = f"{ELSEWHERE}:0"
-    (own_data / "presets").mkdir()
-    (own_data / "presets" / file.name).write_text(json.dumps(data), encoding="utf-8")
-    assert taken(ELSEWHERE)[0] == find_preset(DEFAULT_POLICY).policy
+def test_what_was_found_on_another_kind_of_device_is_not_taken_on_a_cpu(own_default: Callable[[str], None]) -> None:
+    own_default(ELSEWHERE)
+    assert taken(ELSEWHERE)[0] == OWN
     assert taken("cpu")[0] == MEASURING_POLICY
 
 
-def test_decoders_of_the_default_and_of_what_it_stands_for_are_told_apart() -> None:
+def test_decoders_of_the_default_and_of_what_it_stands_for_are_told_apart(own_default: Callable[[str], None]) -> None:
+    """On another kind of device they are not the same."""
+    own_default("cpu")
     default, named = (resolve(Parts("ngram", policy), REGISTRY) for policy in (DEFAULT_POLICY, "talon:budget=5"))
     same = resolve(Parts("ngram", default.parts.policy), REGISTRY)
     assert default != same
     assert default != named
 
 
-def test_a_method_of_a_benchmark_means_the_same_on_every_device() -> None:
+def test_a_method_of_a_benchmark_means_the_same_on_every_device(own_default: Callable[[str], None]) -> None:
+    own_default("cpu")
     for name in ("ngram/default", "ngram//match"):
         method = parse_method(name, registry=REGISTRY)
         assert method.resolved is not None

@@ -121,7 +121,7 @@ class LossyByDefault(Chain):
         ({"attention": 7}, ValueError, "the attention backend is 7; .* or an object of class AttentionBackend"),
         ({"rule": "typical"}, ValueError, r"rule 'typical' .* is lossy: it changes what the model says; .*lossy=True"),
         ({"rule": Typical(), "policy": None}, ValueError, r"rule 'typical' .* is lossy"),
-        ({"rule": "block"}, ValueError, r"rule 'block' .* is not exact for the deterministic trees of .*'talon'"),
+        ({"rule": "block"}, ValueError, r"rule 'block' .* is not exact for the deterministic trees of .*'talon-cost'"),
         (
             {"policy": NamesAbsent()},
             LookupError,
