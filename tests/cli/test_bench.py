@@ -256,15 +256,18 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch, generations: int) -> None:
 
 
 def test_an_interrupted_run_goes_on_where_it_was(bench, monkeypatch, tmp_path):
-    _, whole = bench("--turns", "all", folder="whole")
+    def turns(**how):
+        return bench("--turns", "all", specs=["none", "ngram/talon:budget=4", *METHODS[2:]], **how)  # by no clock
+
+    _, whole = turns(folder="whole")
     with monkeypatch.context() as patched:
         interrupt_after(patched, 3 + 3 * 3 + 1)  # warmed up, then three units and a part of one, without `generate`
-        ran, some = bench("--turns", "all")
+        ran, some = turns()
     assert (ran.status, ran.out) == (130, "")
     assert f"the same command with --out '{tmp_path / 'out'}' goes on from here" in ran.err
     assert "Traceback" not in ran.err
     assert len(some) == 12
-    ran, all_ = bench("--turns", "all")
+    ran, all_ = turns()
     assert ran.status == 0
     assert "12 measurements are there already" in ran.err
     assert all_[:12] == some
@@ -329,7 +332,8 @@ def test_a_prompt_that_does_not_fit_is_refused_before_anything_is_written(bench,
 
 
 def test_compare_prints_tables_or_one_object(bench, talon, tmp_path):
-    ran, _ = bench()
+    drafting = "ngram/talon:budget=8"
+    ran, _ = bench(specs=["none", drafting, *METHODS[2:]])
     assert ran.status == 0
     for word in ("tokens/s", "95 % bootstrap", "MAT by set", "generate", "4/4", "accepted by depth"):
         assert word in ran.out
@@ -343,8 +347,8 @@ def test_compare_prints_tables_or_one_object(bench, talon, tmp_path):
     assert answer.answer["baseline"] == "generate"
     assert set(answer.answer["sets"]) == {"talk", "word"}
     assert answer.answer["all"]["generate"]["ratio"]["median"] == 1
-    assert answer.answer["all"]["ngram"]["mean_accepted_tokens"] > 1
-    assert answer.answer["all"]["ngram"]["mat"]["low"] > 1
+    assert answer.answer["all"][drafting]["mean_accepted_tokens"] > 1
+    assert answer.answer["all"][drafting]["mat"]["low"] > 1
     assert answer.answer["notes"][0].startswith("warning: 4 prompts only")
     assert "warning: 4 prompts only" in compared.out
 

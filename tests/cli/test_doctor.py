@@ -110,7 +110,7 @@ def test_missing_plugins_are_a_problem(talon, monkeypatch):
     ran = talon("doctor", "--json")
     assert ran.status == 1
     said = "the default parts cannot be made: preset 'default' in "
-    assert any(said in each and "no tree policy 'talon'" in each for each in ran.answer["problems"])
+    assert any(said in each and "no tree policy 'talon-cost'" in each for each in ran.answer["problems"])
     assert ran.answer["failures"] == {"talon-core:talon-strategies": "ImportError: gone"}
     assert "broken: " in talon("doctor").out
 

@@ -406,7 +406,12 @@ def test_what_cannot_be_tuned_gets_a_sentence(
         ((), "talon", "'talon' is all that is given; give a folder of talon trace record and then a policy"),
         ((str(SHIPPED),), "static", "'static' does not say which values of its options may be worth a try"),
         ((str(SHIPPED),), "tallon", "no tree policy 'tallon'; did you mean 'talon'?"),
-        ((str(SHIPPED),), "default", "there is nothing to search: 'talon' is given budget, top_k, mu, least"),
+        ((str(SHIPPED),), "chain:length=2", "there is nothing to search: 'chain' is given length"),
+        (
+            (str(SHIPPED),),
+            "default",
+            "tree policy 'talon-cost' does not say which values of its options may be worth a try",
+        ),
         ((str(SHIPPED),), "sequoia", "its policy draws from whole laws of the drafter, and the trace has none"),
         (("nowhere",), "talon", "there is no manifest.json in 'nowhere'"),
     ],
