@@ -80,7 +80,7 @@ class TreePass(Pass):
 
 
 class PromptPass(Pass):
-    """A pass over prompts, one a row, from the same position on: plain causal attention serves them best.
+    """A pass over prompts, one a row, from the same position on: plain causal attention.
 
     On a CPU it is the backend's, if that is faster (`AttentionBackend.reads_prompts`), or PyTorch's, with a mask
     where tokens are cached already; elsewhere it is `causal_attention`.
