@@ -198,8 +198,8 @@ class AttentionBackend(ABC):
     """What the backend is called in the registry."""
 
     reads_prompts: ClassVar[bool] = False
-    """Whether on a host a prompt's tokens are its own as well, as a chain of nodes: then it is faster at them than
-    PyTorch's causal attention."""
+    """Whether it computes prompts on a CPU, too, each as a chain of nodes. Set it where that is faster than PyTorch's
+    causal attention."""
 
     @classmethod
     def priority(cls, device: "device") -> int:

@@ -215,7 +215,7 @@ def _found_on(registry: Registry) -> str | None:
     """
     file = None if DEFAULT_POLICY in registry.names("tree policy") else KEPT.file_of(DEFAULT_POLICY)
     preset = None if file is None else KEPT.read(file)
-    if preset is None or preset.profile is None or parse_spec(preset.policy)[0] == MEASURING_POLICY:
+    if preset is None or preset.profile is None or preset.policy == MEASURING_POLICY:
         return None
     device = preset.profile["machine"].get("device")
     return None if device is None else str(device).partition(":")[0]

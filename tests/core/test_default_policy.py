@@ -61,10 +61,15 @@ def taken(device: str, **parts: Any) -> tuple[Any, TreePolicy | None]:
 
 
 @pytest.mark.parametrize("device", ["cpu", ELSEWHERE])
-def test_the_trees_of_the_preset_that_comes_with_talon_follow_measured_costs(device: str) -> None:
-    spec, policy = taken(device)
+def test_the_trees_of_the_preset_that_comes_with_talon_follow_measured_costs(
+    device: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "talon_core"):
+        spec, policy = taken(device)
     assert spec == find_preset(DEFAULT_POLICY).policy
     assert isinstance(policy, TalonCost)
+    assert not [one for one in caplog.records if "by default" in one.getMessage()]  # nothing takes its place
+    assert resolve(Parts("ngram"), REGISTRY).found_on is None
 
 
 def test_on_a_device_of_the_kind_that_it_was_found_on_it_is_the_preset(own_default: Callable[[str], None]) -> None:
@@ -89,8 +94,9 @@ def test_on_another_kind_of_device_its_trees_follow_measured_costs(
     ]
 
 
-@pytest.mark.parametrize("policy", ["talon:budget=5", "default:budget=5", "chain", Talon(), "none", None])
-def test_what_was_asked_for_is_never_replaced(policy: Any) -> None:
+@pytest.mark.parametrize("policy", ["talon:budget=5", "default:length=3", "chain", Talon(), "none", None])
+def test_what_was_asked_for_is_never_replaced(policy: Any, own_default: Callable[[str], None]) -> None:
+    own_default("cpu")
     assert taken(ELSEWHERE, policy=policy) == taken("cpu", policy=policy)
 
 

@@ -64,6 +64,20 @@ def test_what_is_read_leaves_the_bits_of_a_whole_step(name: str) -> None:
         assert torch.equal(read.kept[layer][1], value)
 
 
+@torch.inference_mode()
+def test_a_head_that_says_nothing_of_reading_goes_through_a_whole_step() -> None:
+    class Plain(Eagle3Head):
+        read = FeatureHead.read
+
+    torch.manual_seed(3)
+    head, given = Plain(Eagle3Config(LLAMA, WIDTH, 97)), torch.randn(2, 1, ROWS, WIDTH)
+    whole, read = Cache(), Cache()
+    head(*given, torch.arange(ROWS)[None], whole.attend)
+    head.read(*given, torch.arange(ROWS)[None], read.attend, read.keep)
+    assert read.asked == whole.asked == [0]
+    assert torch.equal(read.kept[0][0], whole.kept[0][0])
+
+
 @pytest.mark.parametrize("name", HEADS)
 @torch.inference_mode()
 def test_what_is_read_goes_through_no_more_than_keys_and_values_of_the_last_layer(name: str) -> None:

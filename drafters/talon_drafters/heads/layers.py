@@ -136,19 +136,20 @@ class FeatureHead(nn.Module):
             The states for the next step and what `logits` wants, each of shape `(batch, rows, hidden)`.
         """
 
-    @abstractmethod
     def read(self, embeddings: Tensor, states: Tensor, positions: Tensor, attend: Attend, keep: Keep) -> None:
-        """A step of rows whose answers nobody wants: all that it leaves for later ones, and no more.
+        """A step of rows whose answers nobody wants: all that it leaves for later ones, the same as `forward` does.
 
-        Of a head with one layer that is its keys and values, a third of the work.
+        By default that is `forward`. Of the last layer keys and values are enough: of a head with one layer about a
+        quarter of the work.
 
         Args:
             embeddings: as for `forward`, and so are the next three.
             states: likewise.
             positions: likewise.
             attend: likewise; it keeps the keys and values of its layer, too.
-            keep: keeps those of the last layer.
+            keep: keeps those of a layer that is not asked for more.
         """
+        self(embeddings, states, positions, attend)
 
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
