@@ -196,24 +196,20 @@ class FeatureDrafter(Drafter):
         counts = [len(own) for own in tokens]
         padded = torch.tensor([own + [0] * (max(counts) - len(own)) for own in tokens])
         with self.executor.reading(slots, counts) as (positions, this_pass):
-            joined = pad_sequence([*states], batch_first=True)
-            given = self._embeddings(padded, joined), joined, positions.to(self._device), self._attend(this_pass)
-            self.head.read(*given, keep=lambda layer, key, value: self._cache.update(key, value, layer))
+            step = self._step(padded, pad_sequence([*states], batch_first=True), positions, this_pass)
+            self.head.read(*step, keep=lambda layer, key, value: self._cache.update(key, value, layer))
 
-    def _forward(self, tokens: Tensor, states: Tensor, positions: Tensor, this_pass: Pass) -> tuple[Tensor, Tensor]:
-        given = self._embeddings(tokens, states), states, positions.to(self._device), self._attend(this_pass)
-        made, hidden = self.head(*given)
-        return made, hidden
+    def _step(
+        self, tokens: Tensor, states: Tensor, positions: Tensor, this_pass: Pass
+    ) -> tuple[Tensor, Tensor, Tensor, Attend]:
+        """What the head is given for a step, see `FeatureHead.forward`."""
 
-    def _embeddings(self, tokens: Tensor, states: Tensor) -> Tensor:
-        return self._embed(tokens.to(self._device)).to(states.dtype)
-
-    def _attend(self, this_pass: Pass) -> Attend:
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             keys, values = self._cache.update(key, value, layer)
             return this_pass.attend(query, keys, values, query.shape[-1] ** -0.5)
 
-        return attend
+        embeddings = self._embed(tokens.to(self._device)).to(states.dtype)
+        return embeddings, states, positions.to(self._device), attend
 
     @torch.inference_mode()
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
@@ -276,7 +272,7 @@ class FeatureDrafter(Drafter):
         states = table.index_select(0, view.more["sources"])
         if first:
             states = self._fuse(states)
-        made, hidden = self._forward(view.ids[None], states[None], view.positions[None], view.attention)
+        made, hidden = self.head(*self._step(view.ids[None], states[None], view.positions[None], view.attention))
         self._rows.table.index_copy_(0, view.more["made"], made[0])
         scores = self.head.logits(hidden[0].index_select(0, view.more["ends"])).float()
         return self.executor.best_numbers(scores, width), scores
