@@ -163,6 +163,17 @@ class Costs(ABC):
         known = [seconds for seconds in parts if seconds is not None]
         return sum(known) if known else None
 
+    def rest(self, rounds: int) -> float | None:
+        """Seconds of rounds without a draft besides their passes, where it is known that they follow each other.
+
+        None if nothing is known. Their passes may be run ahead of them (`Target.verify`), so that one round takes less
+        than `besides` says.
+
+        Args:
+            rounds: how many they are, at least 1; all of them together take this.
+        """
+        return None
+
     def beside_layer(self) -> float | None:
         """Seconds of a layer besides the drafter: what the policy takes for it; None if nothing is known.
 

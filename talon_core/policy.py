@@ -160,6 +160,17 @@ class TreePolicy(ABC):
         fresh: TreePolicy = attrs.evolve(one) if attrs.has(type(self)) else copy.deepcopy(self)
         return fresh
 
+    def rests(self) -> int:
+        """In how many rounds behind this one nothing will be drafted either, whatever this one and they bring.
+
+        Asked where a round's tree is the root alone. The target may run the passes of such rounds ahead of them, which
+        takes less time than one by one. By default 0: nobody knows.
+
+        Returns:
+            A whole number, at least 0; it may be more than there will be.
+        """
+        return 0
+
     def observe(self, round_: "Round") -> None:  # noqa: B027 - likewise
         """Called after each round with its tree, what was accepted and what the parts took, in seconds; a copy.
 

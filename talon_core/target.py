@@ -103,11 +103,13 @@ class Verified:
             there was no law to draw from after the path.
         prepared: whether something was made in this pass for later ones like it, such as a recording, so that its
             seconds do not tell what a pass takes.
+        passes: how many were run: none where this one was run before, several where others were run for rounds to come.
     """
 
     outputs: Mapping[int, NodeOutputs] = attrs.field(factory=dict)
     accepted: Mapping[int, Accepted] = attrs.field(factory=dict)
     prepared: bool = False
+    passes: int = 1
 
 
 class Target(ABC):
@@ -130,6 +132,9 @@ class Target(ABC):
 
     can_draw: bool = False
     """Whether `verify` takes `drawn`. Where it does not, rules draw on the host."""
+
+    runs_on: bool = False
+    """Whether `verify` takes `further`."""
 
     context_length: int | None
     """Most tokens of prompt and output together; None if there is no limit."""
@@ -245,6 +250,7 @@ class Target(ABC):
         greedy: Mapping[int, frozenset[int]] = NOT_GREEDY,
         unwalked: Mapping[int, int] = ALL_WALKED,
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
+        further: int = 0,
     ) -> Verified:
         """Run trees over the caches of their slots, in one forward pass.
 
@@ -257,6 +263,9 @@ class Target(ABC):
             drawn: the slots where the path of other tokens is wanted, and how these are taken; none of them is in
                 `greedy`. As there, the target may choose and commit any of these paths. It is given only where
                 `can_draw` is true.
+            further: where all trees are roots, and all slots are in `greedy`: in how many rounds behind this one the
+                same slots will have roots alone, as far as is known. Their passes may be run now, in less time: one
+                that comes as was expected is run already then. It is given only where `runs_on` is true.
 
         Returns:
             For each slot its outputs, or what was accepted, or where a path was chosen beside such nodes, both.

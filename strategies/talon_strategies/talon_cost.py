@@ -116,6 +116,10 @@ class TalonCost(CostAware, ForestLearner):
         """Whether nothing is drafted in this round, whatever it costs."""
         return bool(self.learnt.left) or self.learnt.begun is False
 
+    def rests(self) -> int:
+        learnt = self.learnt
+        return learnt.most_new if learnt.begun is False else max(learnt.left - 1, 0)
+
     @property
     def breadth(self) -> int:
         return min(self.learnt.width, self.budget - 1)

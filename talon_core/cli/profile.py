@@ -272,7 +272,7 @@ def _show(found: "Profile") -> None:
         tables.append(_grid("draft layer, in ms", "rows", [f"width {width}" for width in widths], sizes, rows))
     for table in tables:
         console.print(table)
-    for kind in ("accept", "commit", "tell", "read", "catch_up"):
+    for kind in [kind for kind, axes in AXES.items() if len(axes) == 1]:
         fit = found.tables[kind].fit
         if fit is not None:
             said = ", ".join(f"{rounded(1e3 * fit.at(size))} ms at {size}" for size in fit.axes[0])

@@ -130,6 +130,33 @@ def _checked_source(policy: SourceChooser, sources: int) -> int | None:
     return None if given is None else int(given)
 
 
+def never_rests() -> int:
+    """Nobody knows whether anything will be drafted in the next round."""
+    return 0
+
+
+def resting(policy: TreePolicy) -> Callable[[], int]:
+    """What says in how many rounds to come a policy drafts nothing.
+
+    Returns:
+        A function that is called where a tree is the root alone. It raises a PluginError that names the policy if what
+        that says is none.
+    """
+    known = getattr(type(policy), "rests", None) is TreePolicy.rests
+    return never_rests if known else partial(_checked_rests, policy)
+
+
+def _checked_rests(policy: TreePolicy) -> int:
+    with blaming("tree policy", policy, "rests"):
+        given = policy.rests()
+    if not is_whole(given) or given < 0:
+        raise PluginError(
+            f"{naming('tree policy', policy)} returned {written(given)} from rests; it must be in how many rounds to "
+            "come nothing is drafted, a whole number of at least 0"
+        )
+    return int(given)
+
+
 def teller(policy: TreePolicy) -> Callable[[Round], None]:
     """What tells a policy what became of its trees; one that does not listen is not told.
 

@@ -20,7 +20,7 @@ from talon_core.engine.ahead.worker import Worker
 from talon_core.engine.allocation import BestRate
 from talon_core.engine.bounds import PROMPT_TOKENS, Bounds
 from talon_core.engine.checked_drafter import checked_resume
-from talon_core.engine.checked_policy import begun, checked_budget, checked_growers, source_of, teller
+from talon_core.engine.checked_policy import begun, checked_budget, checked_growers, resting, source_of, teller
 from talon_core.engine.devices import device_of, wait_for_target
 from talon_core.engine.faults import Faults
 from talon_core.engine.in_session import Sessions
@@ -311,10 +311,11 @@ class Engine:
             BusyError: if the model is being decoded at this moment, by another thread perhaps.
         """
         taking = None if only is None else _sequences(only)
+        held = self._holder == get_ident()
         with self._in_session(again=not self._handed_in):
             self._stepping, self._handed_in = True, False
             try:
-                return self._step(taking)
+                return self._step(taking, held)
             except BaseException:  # Ctrl-C perhaps: nobody knows what the slots hold
                 for slot in [*self._running]:
                     self._leave(slot, keep=False)
@@ -322,7 +323,8 @@ class Engine:
             finally:
                 self._stepping = False
 
-    def _step(self, only: set[Sequence] | None) -> dict[Sequence, Round]:
+    def _step(self, only: set[Sequence] | None, held: bool) -> dict[Sequence, Round]:
+        """As `step`; `held` if the session goes on behind it."""
         self._drop_cancelled()
         faults = Faults()
         self._admit(only, faults)
@@ -333,7 +335,7 @@ class Engine:
         rounds: dict[int, Round] = {}
         if ready:
             told = self._measured, self.costs, self._sharing, self.now
-            stages = Stages(self.parts, ready, faults, *told)
+            stages = Stages(self.parts, ready, faults, *told, held and len(ready) == len(self._running))
             if any(not one.rounds for one in ready.values()):
                 stages.prepare(self._nodes)
             rounds = stages.run()
@@ -384,7 +386,7 @@ class Engine:
                 acceptor = self.parts.acceptors.of(sequence.request, sequence.choices)
                 sequence.growers = checked_growers(policy, self._children)
                 sequence.source = source_of(policy, len(self.parts.sources))
-                sequence.tell = teller(policy)
+                sequence.tell, sequence.rests = teller(policy), resting(policy)
                 sequence.start(policy, acceptor, device_of(self.parts.target), room, self.now())
                 sequence.read = self._open(seat.slot, sequence, seat.source, seat.length)
 

@@ -1,6 +1,7 @@
 """Plain decoding: a policy whose trees are their roots, and a drafter that drafts nothing."""
 
 from collections.abc import Mapping, Sequence
+from sys import maxsize
 
 import attrs
 
@@ -25,6 +26,9 @@ class RootAlone(ForestGrower):
 
     def grow_forest(self, forest: Forest, candidates: ForestCandidates) -> ForestGrowth:
         return ForestGrowth(candidates.best(0))
+
+    def rests(self) -> int:
+        return maxsize
 
 
 class NoDrafter(Drafter):

@@ -52,6 +52,7 @@ class Sequence:
         growers: its policy, likewise, if that can be asked together with those of others; otherwise nothing.
         source: says before each tree which source of the drafter is asked, likewise; None for all together.
         tell: tells its policy what became of a tree, likewise.
+        rests: says in how many rounds to come its policy drafts nothing, likewise.
         policy_choices: the randomness of its policy, which tells nothing of what its rule will draw.
         shared: what an allocator has learnt of its text.
         read: tokens of the prompt that were read; the last one never is, as it is the first root.
@@ -64,6 +65,7 @@ class Sequence:
     growers: tuple[Together, ...] = ()
     source: Callable[[], int | None]
     tell: Callable[[Round], None]
+    rests: Callable[[], int]
     _committed: TokenBuffer  # where rules and stop conditions read its tokens
     _warping: Warping
 
@@ -150,6 +152,16 @@ class Sequence:
     def deepest(self) -> int:
         """Depth of the deepest node that its next round can accept; 0 where it is over."""
         return 0 if self.finished else self.limit - len(self.token_ids) - 1
+
+    @property
+    def alone(self) -> int:
+        """Rounds behind this one whose trees will be the root alone, where that of this one is, as far as is known.
+
+        0 where anything but its tokens may end it before.
+        """
+        if self.request.criteria or self.request.max_seconds is not None:
+            return 0
+        return min(self.rests(), self.deepest)
 
     def limits(self, vocab_size: int, max_depth: int | None) -> DraftLimits:
         """What bounds its next tree besides its policy: nothing at all is drafted where it is over."""

@@ -46,6 +46,7 @@ class RoundParts:
         preparations: what it prepares while the target verifies.
         acceptors: who accepts, as far as target and rule decide it.
         drafts_in_cache: as `Drafter.drafts_in_cache`.
+        runs_on: whether the target may be told that rounds without a draft are to come.
         sources: as `Drafter.sources`; the engine empties it where the policy does not choose among them.
 
     Raises:
@@ -65,6 +66,7 @@ class RoundParts:
         with self.blaming("drafts_in_cache"):
             self.drafts_in_cache = bool(drafter.drafts_in_cache)
         self.sources = checked_sources(self.named, drafter)
+        self.runs_on = target.runs_on and self.preparations is NOTHING_PREPARED
 
     def rows(self, rooms: Mapping[int, int]) -> int:
         """Rows of keys and values that target and drafter keep together where slots with so much room are open.
@@ -90,6 +92,7 @@ class Stages:
         costs: what they take, as the allocator and what is prepared are told.
         sharing: how the sequences share a pass.
         now: the clock, in seconds.
+        goes_on: whether the next round is likely to be of the same sequences, in the same session.
     """
 
     def __init__(
@@ -101,9 +104,11 @@ class Stages:
         costs: Costs,
         sharing: Sharing,
         now: Callable[[], float],
+        goes_on: bool = False,
     ) -> None:
         self._parts = parts
         self._sequences = sequences
+        self._goes_on = goes_on and parts.runs_on
         self._faults = faults
         self._measured = measured
         self._costs = costs
@@ -206,6 +211,9 @@ class Stages:
         added = {slot: asked[slot].added for slot in left if slot in asked}
         if added:
             more["unwalked"] = added
+        further = self._further(left, offered) if self._goes_on else 0
+        if further:
+            more["further"] = further
         with self._faults.of(left):
             parts.preparations.begin(left, self._sequences, self._costs, self._spans)
             trees = {slot: trees[slot] for slot in left}
@@ -215,9 +223,9 @@ class Stages:
                 if not (verified.prepared or verified.accepted):  # a target that has walked has waited
                     self._wait()
             nodes, context = sum(map(len, trees.values())), max(self._sequences[slot].length for slot in left)
-            if not verified.prepared:
+            if verified.passes and not verified.prepared:
                 own = self._spans[next(iter(left))]
-                seconds = next(span.seconds for span in own if span.part == "verify")
+                seconds = next(span.seconds for span in own if span.part == "verify") / verified.passes
                 self._measured.verified(nodes, context, len(left), seconds)
             for slot, found in verified.accepted.items():
                 with self._faults.of([slot]):
@@ -235,6 +243,16 @@ class Stages:
                         accepted[slot] = self._sequences[slot].accept(parts.rule, tree, outputs)
             return accepted, {*verified.accepted}, answers
         return accepted, set(), answers
+
+    def _further(self, left: Mapping[int, Drafted], offered: Offered) -> int:
+        """In how many rounds behind this one all of these will be walked through their roots alone, as far as known."""
+        if len(offered.greedy) < len(left) or any(len(one.drafted) > 1 for one in left.values()):
+            return 0
+        rounds = []
+        for slot in left:
+            with self._faults.of([slot]):
+                rounds.append(self._sequences[slot].alone)
+        return min(rounds, default=0)
 
     def _offered(self, trees: Mapping[int, TokenTree]) -> Offered:
         """Of which of these trees the target may choose the path by itself."""

@@ -46,6 +46,7 @@ class TextTarget(Target):
         greedy: Mapping[int, frozenset[int]] = NOT_GREEDY,
         unwalked: Mapping[int, int] = ALL_WALKED,
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
+        further: int = 0,
     ) -> Verified:
         raise self._refused()
 

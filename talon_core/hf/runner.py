@@ -27,7 +27,10 @@ from talon_core.runtime.passes import Pass
 from talon_core.runtime.states import captured_states, decoder_layers
 from talon_core.sessions import RepeatableSession, WatchfulSession
 from talon_core.target import ALL_WALKED, NOTHING_DRAWN, NodeDraws
-from talon_core.tree import IntArray, TokenTree
+from talon_core.tree import IntArray, TokenTree, read_only
+
+ROOT: IntArray = read_only(np.zeros(1, dtype=np.int64))
+"""The path that goes no further than to the root."""
 
 
 @attrs.frozen(eq=False)
@@ -312,6 +315,20 @@ class ModelRunner:
             slot: Accepted(walk.path, walk.token, features.get(slot), numbers=walk.numbers)
             for slot, walk in walks.items()
         }
+
+    def walk_roots(
+        self, trees: Mapping[int, TokenTree], ends: frozenset[int], further: int
+    ) -> tuple[dict[int, Accepted], int] | None:
+        """As `Executor.walk_roots`: what was accepted of each slot, and how many passes were run for it."""
+        found = self.executor.walk_roots(trees, "outputs", ends, further)
+        if found is None:
+            return None
+        (features,) = found.rest  # of the roots, one after another
+        accepted = {}
+        for row, (slot, token) in enumerate(found.tokens.items()):
+            own = features[row : row + 1] if features is not None else None
+            accepted[slot] = Accepted(ROOT, token, own)
+        return accepted, found.passes
 
     def commit(self, paths: Mapping[int, IntArray]) -> None:
         """Keep these of the staged nodes of each slot, ascending, and forget the others."""

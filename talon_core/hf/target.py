@@ -101,6 +101,7 @@ class HFTarget(NetworkTarget):
         self.runner = ModelRunner(model, self._executor(others), accelerator, features, self._forget, verifies=True)
         self.runner.others = self._executors
         self.can_walk, self.can_draw = self.runner.executor.can_walk, self.runner.executor.can_draw
+        self.runs_on = self.runner.executor.runs_on
         self._best = self.runner.executor.best_numbers if self.device.type == "cpu" else None
         if probe:
             self._probe(nodes)
@@ -172,6 +173,7 @@ class HFTarget(NetworkTarget):
         greedy: Mapping[int, frozenset[int]] = NOT_GREEDY,
         unwalked: Mapping[int, int] = ALL_WALKED,
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
+        further: int = 0,
     ) -> Verified:
         slots, ends, taken = _walked(greedy, drawn)
         before = self.runner.executor.preparations
@@ -179,6 +181,9 @@ class HFTarget(NetworkTarget):
             ran = self.runner.run({slot: (tree, 0) for slot, tree in trees.items()})
             return Verified(self._split(ran, trees), prepared=self.runner.executor.preparations > before)
         looked_at = bool(unwalked) or len(slots) < len(trees)
+        roots = None if looked_at or taken else self.runner.walk_roots(trees, ends, further)
+        if roots is not None:
+            return Verified(accepted=roots[0], passes=roots[1])
         ran, accepted = self.runner.walk(trees, slots, ends, unwalked, taken, logits=looked_at)
         prepared = self.runner.executor.preparations > before
         return Verified(self._split(ran, (trees.keys() - accepted.keys()) | unwalked.keys()), accepted, prepared)

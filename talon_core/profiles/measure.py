@@ -73,7 +73,8 @@ class ProfilePlan:
     def pauses(self) -> list[Shape]:
         """Behind the rounds of a repetition: a round with a draft after each of `PAUSES`."""
         drafted = Shape(1, self.rows[0], self.widths[0])
-        return [shape for pause in PAUSES for shape in (*[Shape(drafts=False)] * pause, drafted)]
+        rests = [[Shape(drafts=False, rests=left) for left in range(pause - 1, -1, -1)] for pause in PAUSES]
+        return [shape for pause in rests for shape in (*pause, drafted)]
 
     @property
     def tokens(self) -> int:
@@ -199,10 +200,12 @@ class Measuring:
                 self._step(engine, sequences, shape)
             passes.all.clear()
             told: list[tuple[int, float]] = []  # since the drafter was last asked
+            rested: list[float] = []  # what each round of a pause took besides its pass
             for _ in range(self.wanted.repetitions):
                 for shape in (*self.wanted.rounds(self._rng), *(self.wanted.pauses() if batch == 1 else ())):
                     drafter.layers.clear()
                     drafter.reading = None
+                    passes.run = False
                     seconds, rounds = self._step(engine, sequences, shape)
                     for rows, width, took in drafter.layers[1:]:
                         self._noted.add("draft", (rows, width), took)
@@ -212,7 +215,15 @@ class Measuring:
                         if drafter.layers:
                             self._told(told, drafter)
                             told = []
-                        told.append(self._commit(rounds[0], seconds))
+                        told.append(_told_in(rounds[0]))
+                        if shape.drafts:
+                            self._commit(rounds[0], seconds)
+                            continue
+                        # a pass that was run ahead was in the time of another round
+                        rested.append(seconds - told[-1][1] - passes.run * rounds[0].verify_seconds)
+                        if not shape.rests:
+                            self._noted.add("rest", (len(rested),), sum(rested))
+                            rested = []
             self._passes[context] += [(nodes // batch, at, batch, seconds) for nodes, at, seconds in passes.all]
             for sequence in sequences:
                 engine.cancel(sequence)
@@ -258,9 +269,13 @@ class Measuring:
             _, width, took = drafter.layers[0]
             self._tells.append((tokens, width, seconds + took))
 
-    def _commit(self, one: Round, seconds: float) -> tuple[int, float]:
-        """Note what is left of a step; returns its tokens and what the drafter took to be told of them."""
+    def _commit(self, one: Round, seconds: float) -> None:
+        """Note what is left of a step."""
         spans = sum(span.seconds for span in one.spans)
         self._noted.add("commit", (len(one.tokens),), one.commit_seconds + seconds - spans)
-        told = sum(span.seconds for span in one.spans if span.part == "draft" and span.work == "commit")
-        return len(one.tokens), told
+
+
+def _told_in(one: Round) -> tuple[int, float]:
+    """The tokens of a round, and what the drafter took to be told of them."""
+    told = sum(span.seconds for span in one.spans if span.part == "draft" and span.work == "commit")
+    return len(one.tokens), told

@@ -25,6 +25,7 @@ AXES: Mapping[str, tuple[str, ...]] = {
     "tell": ("tokens",),
     "read": ("tokens",),
     "catch_up": ("tokens",),
+    "rest": ("rounds",),
 }
 """The tables of a profile, and what their points are by; see `Costs`. Nodes of `verify` are those of each tree."""
 
@@ -112,6 +113,8 @@ class Profile(Costs):
         read_table: of reading prompts, by the target and by a drafter that reads them at once.
         catch_up_table: of the drafter's reading of what it was told of before it was asked; none in profiles that were
             made when it was a part of `read_table`.
+        rest_table: of what rounds without a draft take besides their passes; none in profiles that were made when each
+            pass was run in its own round.
     """
 
     name: str
@@ -127,6 +130,7 @@ class Profile(Costs):
     tell_table: Table = attrs.field(factory=lambda: Table("tell"))
     read_table: Table = attrs.field(factory=lambda: Table("read"))
     catch_up_table: Table = attrs.field(factory=lambda: Table("catch_up"))
+    rest_table: Table = attrs.field(factory=lambda: Table("rest"))
 
     @property
     def fixed(self) -> bool:
@@ -171,6 +175,9 @@ class Profile(Costs):
 
     def catch_up(self, tokens: int) -> float | None:
         return self.catch_up_table.at(tokens)
+
+    def rest(self, rounds: int) -> float | None:
+        return self.rest_table.at(rounds)
 
     def differences(self, machine: Mapping[str, Any], weights: str | None = None, drafter: str | None = None) -> str:
         """In what another machine, model or drafter is not the profile's, as the end of a sentence; empty if none is.

@@ -30,12 +30,14 @@ class Shape:
         rows: of each layer of the drafter after the first, for each tree.
         width: candidates of each.
         drafts: whether anything is drafted; without it only the root is verified.
+        rests: in how many rounds behind it nothing is drafted either.
     """
 
     nodes: int = 1
     rows: int = 1
     width: int = 1
     drafts: bool = True
+    rests: int = 0
 
     @property
     def first(self) -> int:
@@ -73,6 +75,9 @@ class Shaped(TreePolicy):
         rows = 0 if above == LAYERS else min(shape.rows, len(chosen))
         return Growth(chosen, np.arange(len(tree), len(tree) + rows))
 
+    def rests(self) -> int:
+        return self.shape.rests
+
     def finish(self, tree: TokenTree) -> TokenTree:
         return tree.keep(np.arange(min(self.shape.nodes, len(tree))))
 
@@ -82,14 +87,17 @@ class Passes(MeasuredCosts):
 
     Attributes:
         all: nodes of all trees together, context, and seconds.
+        run: whether any was run since this was set to False.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.all: list[tuple[int, int, float]] = []
+        self.run = False
 
     def verified(self, nodes: int, context: int, batch: int, seconds: float) -> None:
         self.all.append((nodes, context, seconds))
+        self.run = True
 
 
 class Full(Drafter):

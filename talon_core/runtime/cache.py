@@ -36,6 +36,7 @@ class KeyValueCache(ABC):
         staged: rows of its tree.
         reallocations: how often the buffers were given up for others; who keeps their addresses looks here.
         passes: how many passes over trees have been run.
+        turns: how often a slot was given to another text, or back.
     """
 
     def __init__(self) -> None:
@@ -43,6 +44,7 @@ class KeyValueCache(ABC):
         self.staged: list[int] = []
         self.reallocations = 0
         self.passes = 0
+        self.turns = 0
         self._row_bytes: dict[int, int] = {}  # of each layer that has ever written
         self._rooms: dict[int, int] = {}  # of the slots that are open
         self._keys: dict[int, Tensor] = {}
@@ -81,6 +83,7 @@ class KeyValueCache(ABC):
 
     def close(self, slot: int) -> None:
         """Forget a sequence."""
+        self.turns += 1
         self._rooms.pop(slot, None)
         if slot < len(self.lengths):
             self.lengths[slot] = self.staged[slot] = 0
@@ -229,6 +232,7 @@ class TreeCache(KeyValueCache):
     def resume(self, slot: int, room: int, source: int, length: int) -> int:
         self.check_open([source])
         length = min(length, self.lengths[source])
+        self.turns += 1
         if slot != source:
             self.open(slot, room)
             self.make_room(length)

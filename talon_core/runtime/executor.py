@@ -9,6 +9,7 @@ needs to know which it is.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any, TypeVar
 
 import attrs
@@ -22,10 +23,11 @@ from talon_core.runtime.inputs import PassInputs, Staged, pass_inputs, prompt_pa
 from talon_core.runtime.passes import Pass, PromptPass, TreePass
 from talon_core.runtime.recording import PassRecorder, Walks
 from talon_core.runtime.repeating import RepeatedPasses
+from talon_core.runtime.running_on import SECONDS, OfRoots, RunningOn
 from talon_core.runtime.scores import best_numbers
 from talon_core.runtime.transfers import sent
 from talon_core.target import ALL_WALKED, NOTHING_DRAWN, NodeDraws
-from talon_core.tree import IntArray
+from talon_core.tree import IntArray, TokenTree
 
 T = TypeVar("T")
 Made = TypeVar("Made", bound=tuple[Any, ...])
@@ -122,6 +124,11 @@ class Executor(ABC):
     def preparations(self) -> int:
         """How often a pass or a call took longer than others like it will, as it was being recorded."""
         return 0
+
+    @property
+    def runs_on(self) -> bool:
+        """Whether `walk_roots` may give anything."""
+        return False
 
     @property
     def prompt_tokens(self) -> int:
@@ -310,6 +317,23 @@ class Executor(ABC):
         """
         raise RuntimeError(f"{type(self).__name__} does not walk so; ask its `can_walk` and `can_draw` first")
 
+    def walk_roots(
+        self, trees: Mapping[int, TokenTree], kind: Hashable, ends: frozenset[int], further: int
+    ) -> OfRoots | None:
+        """As `walk` without logits, where all trees are roots alone, if that takes less time.
+
+        Args:
+            trees: by slot.
+            kind: as for `walk`.
+            ends: likewise.
+            further: in how many rounds behind this one the same slots will be walked through their roots alone, as far
+                as is known. Their passes may be run now.
+
+        Returns:
+            None where `walk` is to be asked: nothing was done.
+        """
+        return None
+
     def walked_rows(self, rows: Tensor, inputs: PassInputs, walks: Walks) -> dict[int, Tensor]:
         """The rows of the accepted nodes, out of those of all nodes of the last `walk`.
 
@@ -329,7 +353,7 @@ class Executor(ABC):
         """Give up what was recorded, because memory that it uses is given up."""
 
     def let_be_seen(self, why: str | None) -> None:  # noqa: B027 - most repeat nothing without the network
-        """Let somebody see each pass of the network: on a host nothing is repeated without it then.
+        """A session begins, or goes on; somebody may see each pass of the network: on a host nothing is repeated then.
 
         Args:
             why: what for, as the end of a sentence; None if nobody looks any more.
@@ -343,6 +367,17 @@ class Executor(ABC):
                 raise ValueError(
                     f"the path of slot {slot} is {path.tolist()}; it must ascend, within its {staged} staged nodes"
                 )
+
+
+def _walking(kind: Hashable) -> Hashable:
+    """The kind of passes that are walked, of those of a kind."""
+    return "walk", kind
+
+
+def _without_logits(found: tuple[Tensor, tuple[Any, ...]]) -> tuple[Any, ...]:
+    """What is kept of a pass that is walked: the most likely tokens, and what it returns behind the logits."""
+    best, made = found
+    return best, *made[1:]
 
 
 def _lasting(rows: Tensor, path: IntArray, start: int) -> Tensor:
@@ -382,6 +417,8 @@ class HostExecutor(Executor):
         self.cache: TreeCache
         self._recorder = recorder
         self._passes = RepeatedPasses(recorder, self.cache) if recorder is not None else None
+        self._running_on = RunningOn(self._passes, self.cache) if self._passes is not None else None
+        self._seconds = 0.0  # of the latest pass over roots alone
         self._move: tuple[tuple[int, int], Callable[[int, int, IntArray], None]] | None = None
 
     @property
@@ -452,14 +489,33 @@ class HostExecutor(Executor):
             made = work(view)
             return made[0].argmax(-1), made
 
-        def without(found: tuple[Tensor, Made]) -> tuple[Any, ...]:
-            best, made = found
-            return best, *made[1:]
-
-        best, made = self._run(inputs, chosen, ("walk", kind), NOTHING, None if logits else without)
+        began = perf_counter()
+        best, made = self._run(inputs, chosen, _walking(kind), NOTHING, None if logits else _without_logits)
+        self._seconds = perf_counter() - began
         walks = greedy_walks(inputs, best, slots, ends, unwalked)
         self.cache.commit({slot: walk.path for slot, walk in walks.items()}, self._moved)
         return made, walks
+
+    @property
+    def runs_on(self) -> bool:
+        return self._running_on is not None
+
+    def walk_roots(
+        self, trees: Mapping[int, TokenTree], kind: Hashable, ends: frozenset[int], further: int
+    ) -> OfRoots | None:
+        if self._running_on is None:
+            return None
+        own = _walking(kind)
+        found = self._running_on.take(trees, own, ends)
+        if found is None and further and self._seconds:
+            began, most = perf_counter(), min(1 + further, int(SECONDS / self._seconds))
+            found = self._running_on.run(trees, own, ends, most, _without_logits)
+            if found is not None:
+                self._seconds = (perf_counter() - began) / found.passes
+        if found is not None:
+            self.cache.staged_now([int(slot in trees) for slot in range(len(self.cache.lengths))])
+            self.cache.committed(dict.fromkeys(trees, 1))
+        return found
 
     def best_numbers(self, scores: Tensor, width: int) -> Tensor:
         if self._recorder is None or scores.dtype != torch.float32:
@@ -487,9 +543,11 @@ class HostExecutor(Executor):
         self._move[1](slot, start, path)
 
     def forget(self) -> None:
-        if self._passes is not None:
+        if self._passes is not None and self._running_on is not None:
             self._passes.forget()
+            self._running_on.forget()
 
     def let_be_seen(self, why: str | None) -> None:
-        if self._passes is not None:
+        if self._passes is not None and self._running_on is not None:
             self._passes.seen = why
+            self._running_on.forget()

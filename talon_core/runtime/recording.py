@@ -2,7 +2,7 @@
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -57,6 +57,20 @@ class Recorder(ABC):
         """
 
 
+class FurtherPasses(ABC):
+    """What passes have found that were run behind one another.
+
+    Attributes:
+        tokens: of each pass, at least one, the token after each of its texts.
+    """
+
+    tokens: list[list[int]]
+
+    @abstractmethod
+    def rest(self, which: int) -> tuple[Any, ...]:
+        """What else was kept of a pass, counted from 0: to the bit what it returns, in memory of its own."""
+
+
 class RecordedPass(ABC, Generic[T]):
     """A pass over trees that was written down on a host, for any trees and any prefixes."""
 
@@ -80,6 +94,27 @@ class RecordedPass(ABC, Generic[T]):
 
         Raises:
             RuntimeError: if it cannot be repeated for these; the sentence says why. The pass itself can be run then.
+        """
+
+    @abstractmethod
+    def run_on(
+        self, inputs: "PassInputs", passes: int, ends: Collection[int], chosen: Callable[[T], Any]
+    ) -> "FurtherPasses | None":
+        """Do the pass over trees of a root alone, and others behind it, as rounds without a draft would.
+
+        Each text goes on with the token that the pass before has found after it.
+
+        Args:
+            inputs: as for `run`, of trees of one node without further numbers; the cache has room for all passes.
+            passes: how many at most.
+            ends: tokens that end texts: behind a pass that finds one of them none is done.
+            chosen: the part of what the pass returns that is kept; its first are the tokens.
+
+        Returns:
+            What was found. None where that cannot be done, in which case nothing is.
+
+        Raises:
+            RuntimeError: as `run`.
         """
 
 

@@ -1,6 +1,6 @@
 """Passes on a host that are written down once and repeated without Python, with the same bits."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
@@ -10,7 +10,7 @@ from torch import Tensor
 from talon_core.errors import of_the_machine, one_line
 from talon_core.runtime.cache import TreeCache
 from talon_core.runtime.inputs import PassInputs
-from talon_core.runtime.recording import PassRecorder
+from talon_core.runtime.recording import FurtherPasses, PassRecorder
 
 if TYPE_CHECKING:
     from talon_core.runtime.executor import Numbers, TreeView
@@ -127,7 +127,7 @@ class RepeatedPasses:
                 self._refuse(kind, one_line(error))
                 self.prepared += 1
                 return plainly()
-        sort = queries > 1, sum(count > 0 for count in inputs.counts) > 1, chosen is not None
+        sort = _sort(inputs, chosen is not None)
         unchecked = own.checked.get(sort, 0) < CHECKED
         self.prepared += unchecked
         expected = plainly() if unchecked else None
@@ -147,9 +147,41 @@ class RepeatedPasses:
             self._refuse(kind, "what was written down of it gave other numbers than the pass itself")
         return expected
 
+    def run_on(
+        self, inputs: PassInputs, kind: Hashable, passes: int, ends: Collection[int], chosen: Callable[[Any], Any]
+    ) -> FurtherPasses | None:
+        """Several passes over trees of a root alone, one behind another, where what is written down can be trusted.
+
+        Args:
+            inputs: of the first.
+            kind: as for `run`.
+            passes: as for `RecordedPass.run_on`, and so are the next two.
+            ends: likewise.
+            chosen: likewise.
+
+        Returns:
+            As `RecordedPass.run_on`; None where the first has to be done by itself.
+        """
+        own = self._kinds.get(kind)
+        queries = inputs.layout.queries
+        if self.seen is not None or own is None or own.recorded is None or not own.recorded.fits(queries, {}):
+            return None
+        if own.checked.get(_sort(inputs, True), 0) < CHECKED:
+            return None
+        try:
+            found: FurtherPasses | None = own.recorded.run_on(inputs, passes, ends, chosen)
+        except RuntimeError:
+            return None  # it is found again, and told of, where the pass is done by itself
+        return found
+
     def _refuse(self, kind: Hashable, why: str) -> None:
         self._refused[kind] = why
         self._kinds.pop(kind, None)
+
+
+def _sort(inputs: PassInputs, choosing: bool) -> tuple[bool, bool, bool]:
+    """Passes of a kind that are run both ways for themselves."""
+    return inputs.layout.queries > 1, sum(count > 0 for count in inputs.counts) > 1, choosing
 
 
 def _alike(expected: Any, made: Any) -> bool:

@@ -13,7 +13,7 @@ from talon_core.candidates import Candidates
 from talon_core.choices import Choices, SeededChoices
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drawn import Drawn
-from talon_core.engine.checked_policy import begun, checked_budget, checked_kind, source_of
+from talon_core.engine.checked_policy import begun, checked_budget, checked_kind, resting, source_of
 from talon_core.engine.drafting import Drafted, DraftLimits, Wanted, draft_tree, draft_trees
 from talon_core.engine.faults import Faults
 from talon_core.engine.growing_slots import GrowingSlots
@@ -224,9 +224,17 @@ def _check_sequence(
 ) -> None:
     """Draft a sequence of trees with two equal policies, telling them in between what became of each."""
     other_seed = seed + 1 if policy.children == "deterministic" else seed
+    rests = 0
     for told in rounds:
         drafted = draft_tree(policy, drafter, told.root, limits, SeededChoices(seed))
         _check_finished(policy, drafted)
+        alone = len(drafted.drafted) == 1
+        _require(
+            alone or not rests,
+            policy,
+            f"drafts in a round in which it was to rest: rests said {rests} more before it",
+        )
+        rests = max(rests - 1, resting(policy)()) if alone else 0
         again = draft_tree(policy, drafter, told.root, limits, SeededChoices(seed))
         _require(
             _same(drafted, again), policy, "drafts another tree when asked again; between rounds nothing may change"

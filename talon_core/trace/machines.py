@@ -77,6 +77,9 @@ class Apart(Costs):
     def commit(self, tokens: int) -> float | None:
         return self.here.commit(tokens)
 
+    def rest(self, rounds: int) -> float | None:
+        return self.here.rest(rounds)
+
     def tell(self, tokens: int) -> float | None:
         return self.there.tell(tokens)
 

@@ -9,6 +9,7 @@ import numpy as np
 from talon_core.costs import Costs
 from talon_core.drafter import DrafterSpec
 from talon_core.rounds import Span
+from talon_core.runtime.running_on import SECONDS
 from talon_core.runtime.staging import MANY_PENDING
 from talon_core.trace.columns import TextTrace
 from talon_core.tree_arrays import FloatArray, IntArray
@@ -51,6 +52,61 @@ class WithLookUps(Costs):
 
     def beside_layer(self) -> float | None:
         return self.costs.beside_layer()
+
+    def read(self, tokens: int) -> float | None:
+        return self.costs.read(tokens)
+
+    def rest(self, rounds: int) -> float | None:
+        return self.costs.rest(rounds)
+
+
+USUAL_CONTEXT = 256
+"""Tokens of a text, about in the middle."""
+
+
+@attrs.frozen(eq=False)
+class AtRest(Costs):
+    """Costs of a text for which nothing is ever drafted, so that passes are run ahead of their rounds.
+
+    Attributes:
+        costs: of any rounds.
+        rounds: whose passes are run together.
+        seconds: that one of them takes besides its pass.
+    """
+
+    costs: Costs
+    rounds: int
+    seconds: float
+
+    @classmethod
+    def of(cls, costs: Costs) -> Costs:
+        """Such costs; the costs themselves where they know nothing of it.
+
+        A pass takes what it takes after a text of usual length: it tells only how many are run together.
+        """
+        one = costs.verify(1, USUAL_CONTEXT)
+        rounds = max(int(SECONDS / one), 1) if one else 1
+        seconds = costs.rest(rounds)
+        return costs if seconds is None else cls(costs, rounds, seconds / rounds)
+
+    @property
+    def fixed(self) -> bool:
+        return self.costs.fixed
+
+    def verify(self, nodes: int, context: int, batch: int = 1) -> float | None:
+        return self.costs.verify(nodes, context, batch)
+
+    def verify_each(self, nodes: IntArray, context: int, batch: int = 1) -> FloatArray | None:
+        return self.costs.verify_each(nodes, context, batch)
+
+    def verify_after(self, nodes: IntArray, contexts: Sequence[int], batch: int = 1) -> Sequence[FloatArray | None]:
+        return self.costs.verify_after(nodes, contexts, batch)
+
+    def draft(self, rows: int, width: int) -> float | None:
+        return self.costs.draft(rows, width)
+
+    def commit(self, tokens: int) -> float | None:
+        return self.seconds
 
     def read(self, tokens: int) -> float | None:
         return self.costs.read(tokens)

@@ -24,7 +24,7 @@ from talon_core.source_chooser import check_sources
 from talon_core.trace.columns import NO_ROW, TextTrace
 from talon_core.trace.drafter import TraceDrafter
 from talon_core.trace.folder import Trace
-from talon_core.trace.prices import Untold, WithLookUps, behind, costs_with, priced, priced_target, seconds_of
+from talon_core.trace.prices import AtRest, Untold, WithLookUps, behind, costs_with, priced, priced_target, seconds_of
 from talon_core.trace.source import Recorded, Source
 from talon_core.tree import FloatArray, IntArray, TokenTree, read_only
 
@@ -188,6 +188,7 @@ class Replay:
         self.temperature = float(trace["settings"]["temperature"])
         self._target = trace.target
         self._unknown = UnknownCosts()
+        self._at_rest = None if costs is None else AtRest.of(costs)
 
     @property
     def adds_own_time(self) -> bool:
@@ -288,8 +289,12 @@ class Replay:
         return self.trace.limit(text)
 
     def costs_of(self, method: Method) -> Costs:
-        """What passes take with a method's drafter."""
-        return self._unknown if self.costs is None else costs_with(self.costs, method.drafter)
+        """What passes take with a method's drafter, or without any where nothing is drafted."""
+        if self.costs is None or self._at_rest is None:
+            return self._unknown
+        if method.policy is None and not self.temperature:
+            return self._at_rest
+        return costs_with(self.costs, method.drafter)
 
     def costs_behind(self, method: Method) -> Costs | None:
         """What is predicted of a method comes of these, besides what is measured here; None where nothing is.

@@ -68,6 +68,7 @@ class Written(Target):
         greedy: Mapping[int, frozenset[int]] = NOT_GREEDY,
         unwalked: Mapping[int, int] = ALL_WALKED,
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
+        further: int = 0,
     ) -> Verified:
         ((slot, tree),) = trees.items()
         self._during(self.costs.verify(len(tree), self.text.prompt_tokens + self.done) or 0.0)

@@ -15,6 +15,8 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -138,26 +140,37 @@ def _rounds(target: HFTarget, parts: Parts, library: Library | None) -> dict[str
     if library is None:
         return None
     decoder = decoder_for_model(target.model, target.tokenizer, parts)
-    inside, walk = [0.0], library.walk
-
-    def timed(*given: int) -> int:
-        begun = time.perf_counter()
-        found: int = walk(*given)
-        inside[0] += time.perf_counter() - begun
-        return found
-
     whole, outside = [], []
-    library.walk = timed  # type: ignore[assignment]  # an attribute like another
-    try:
+    with passes_timed(library) as inside:
         for turn in range(6):
             inside[0] = 0.0
             stats = decoder.generate(_text(target, 32), max_new_tokens=64).stats
             if turn:  # in the first one passes are written down
                 whole.append(1000 * (stats.seconds - stats.prefill_seconds) / stats.rounds)
                 outside.append(whole[-1] - 1000 * inside[0] / stats.rounds)
-    finally:
-        library.walk = walk
     return {"milliseconds": statistics.median(whole), "outside": statistics.median(outside)}
+
+
+@contextmanager
+def passes_timed(library: Library) -> Iterator[list[float]]:
+    """While entered, what is given counts the seconds in recorded passes, in one place."""
+    inside = [0.0]
+
+    def timed(function: Callable[..., int]) -> Callable[..., int]:
+        def call(*given: Any) -> int:
+            begun = time.perf_counter()
+            found = function(*given)
+            inside[0] += time.perf_counter() - begun
+            return found
+
+        return call
+
+    before = {name: getattr(library, name) for name in ("walk", "walk_on")}
+    vars(library).update({name: timed(function) for name, function in before.items()})
+    try:
+        yield inside
+    finally:
+        vars(library).update(before)
 
 
 def _text(target: HFTarget, tokens: int) -> Any:

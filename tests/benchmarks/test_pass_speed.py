@@ -30,6 +30,20 @@ def test_the_script_times_passes_in_all_eight_ways(tmp_path, monkeypatch):
     assert figures["not_recorded"] == {"float32": None, "blocks": None}
 
 
+def test_all_recorded_passes_count_while_they_are_timed(monkeypatch):
+    script = runpy.run_path(str(SCRIPT), run_name="pass_speed")
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    one, several = (lambda took, spent=spent: now.__setitem__(0, now[0] + spent * took) for spent in (1.0, 10.0))
+    library = SimpleNamespace(walk=one, walk_on=several)
+    with script["passes_timed"](library) as inside:
+        library.walk(2)
+        now[0] += 1000.0
+        library.walk_on(3)
+    assert inside == [32.0]
+    assert (library.walk, library.walk_on) == (one, several)
+
+
 def test_a_sample_is_the_least_of_as_many_passes_each_way(monkeypatch):
     script = runpy.run_path(str(SCRIPT), run_name="pass_speed")
     tree, found = SimpleNamespace(tokens=[5]), {}

@@ -88,7 +88,7 @@ def test_json_has_the_points_and_the_errors(talon, measured):
     assert answer["file"] == str(profiles_folder() / "mine.json")
     saved = json.loads(Path(answer["file"]).read_text())
     assert {name: answer[name] for name in saved} == saved
-    assert set(answer["errors"]) == {"verify", "draft", "accept", "commit", "tell", "read", "catch_up"}
+    assert set(answer["errors"]) == {"verify", "draft", "accept", "commit", "tell", "read", "catch_up", "rest"}
     assert talon("profile", "show", answer["file"], "--json").answer == {
         name: value for name, value in answer.items() if name != "file"
     }
@@ -96,7 +96,7 @@ def test_json_has_the_points_and_the_errors(talon, measured):
 
 def test_all_tables_that_have_points_are_shown(talon, measured, tmp_path):
     told = json.loads((Path(measured("--json").answer["file"])).read_text())
-    tables = {"accept": "nodes", "commit": "tokens", "tell": "tokens", "read": "tokens", "catch_up": "tokens"}
+    tables = {"accept": "nodes", **dict.fromkeys(("commit", "tell", "read", "catch_up"), "tokens"), "rest": "rounds"}
     file = tmp_path / "whole.json"
     file.write_text(json.dumps({**told, **{kind: [[1, 0.002], [32, 0.004]] for kind in tables}}))
     shown = " ".join(talon("profile", "show", str(file)).out.split())

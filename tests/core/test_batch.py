@@ -110,7 +110,9 @@ def test_a_sequence_that_is_over_is_not_verified_any_more(monkeypatch):
     decoder = load(tiny_model("llama"), policy=None)
     seen = []
     verify = decoder.target.verify
-    monkeypatch.setattr(decoder.target, "verify", lambda trees, greedy: seen.append([*trees]) or verify(trees, greedy))
+    monkeypatch.setattr(
+        decoder.target, "verify", lambda trees, greedy, **more: seen.append([*trees]) or verify(trees, greedy, **more)
+    )
     requests = [Request(np.array([3, 4]), 1), Request(np.array([5]), 3)]
     results = decoder.run_all(requests)
     assert [len(result.token_ids) for result in results] == [1, 3]
@@ -121,7 +123,9 @@ def test_the_next_of_a_list_takes_the_place_of_one_that_is_over(monkeypatch):
     decoder = load(tiny_model("llama"), policy=None)
     seen = []
     verify = decoder.target.verify
-    monkeypatch.setattr(decoder.target, "verify", lambda trees, ends: seen.append(len(trees)) or verify(trees, ends))
+    monkeypatch.setattr(
+        decoder.target, "verify", lambda trees, ends, **more: seen.append(len(trees)) or verify(trees, ends, **more)
+    )
     lengths = [1, 5, 2, 2]
     batch = decoder.batch([Request(np.array([at + 3]), length) for at, length in enumerate(lengths)], 2)
     batch.finish()

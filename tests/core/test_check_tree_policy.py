@@ -150,6 +150,41 @@ def test_a_policy_that_remembers_and_is_made_anew_passes(by):
 
 
 @attrs.frozen
+class Rests(Remembers):
+    """Drafts in each round of so many, and says that it rests for `off` rounds more than it does."""
+
+    off: object = 0
+    every: int = 3
+
+    def width(self, tree):
+        return 0 if self.memory.seen % self.every else super().width(tree)
+
+    def grow(self, tree, candidates, choices):
+        return Growth(candidates.best(1))
+
+    def rests(self):
+        return self.every - 1 - self.memory.seen % self.every + self.off
+
+
+def test_a_policy_that_rests_as_long_as_it_says_passes():
+    check_tree_policy(Rests, max_examples=20)
+
+
+@pytest.mark.usefixtures("unshrunk")
+@pytest.mark.parametrize(
+    ("off", "complaint"),
+    [
+        (1, "drafts in a round in which it was to rest: rests said 1 more before it"),
+        (0.5, r"returned \d\.5 from rests; it must be in how many rounds to come nothing is drafted"),
+        (-2, "returned -1 from rests; it must be"),
+    ],
+)
+def test_a_policy_that_rests_otherwise_is_refused(off, complaint):
+    with pytest.raises((AssertionError, PluginError), match=complaint):
+        check_tree_policy(lambda: Rests(off=off, every=2))
+
+
+@attrs.frozen
 class TakesItsMemoryAlong(Remembers):
     """Its memory is an option, so that equal policies share it."""
 

@@ -39,6 +39,7 @@ def test_every_size_that_is_asked_for_is_measured(model: Any, drafter: str | Non
     reads = drafter is not None and "draft-model" in drafter  # all of the prompt but its last token
     assert {*found.catch_up_table.points} == ({(7,), (39,)} if reads else set())
     assert (1,) in found.commit_table.points
+    assert {*found.rest_table.points} == {(pause,) for pause in PAUSES}
     told = {tokens for (tokens,) in found.tell_table.points}
     assert all({*range(1 + pause, 6 + pause)} & told for pause in (0, *PAUSES)) is (drafter is not None)
     assert (found.origin, found.drafter, found.model["name"]) == ("measured", drafter, "tiny")
@@ -49,15 +50,16 @@ def test_what_is_measured_is_what_the_passes_take(model: Any, monkeypatch: pytes
     """A pass that waits for 150 ms is found to take that, and a layer of the drafter is not."""
     verify = HFTarget.verify
 
-    def slow(*given: Any) -> Any:
+    def slow(*given: Any, **more: Any) -> Any:
         sleep(0.15)
-        return verify(*given)
+        return verify(*given, **more)
 
     monkeypatch.setattr(HFTarget, "verify", slow)
     found = measured(model, "ngram", ProfilePlan((1, 20), (30,), (1,), (3,), (2,), repetitions=1))
     assert 0.15 <= (found.verify(1, 40) or 0.0) <= (found.verify(20, 40) or 0.0) < 0.3
     assert (found.draft(3, 2) or 0.0) < 0.15
     assert (found.commit(1) or 0.0) < 0.15
+    assert 0.0 < (found.rest(12) or 0.0) < 0.15
 
 
 def test_what_the_drafter_takes_to_read_a_prompt_is_neither_the_targets_reading_nor_a_layer(

@@ -158,9 +158,10 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path: Path, cut: int) -> None:
         read_profile(file)
 
 
-def test_a_file_from_before_the_drafters_reading_was_apart_knows_nothing_of_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["catch_up", "rest"])
+def test_a_file_from_before_there_was_a_table_knows_nothing_of_it(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "old.json"
-    file.write_text(json.dumps(without("catch_up")(made().as_dict())))
+    file.write_text(json.dumps(without(kind)(made().as_dict())))
     assert read_profile(file).as_dict() == made().as_dict()
 
 

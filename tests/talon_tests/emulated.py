@@ -120,6 +120,11 @@ def numbers_at(address: int, count: int, dtype: type[np.generic]) -> NDArray[Any
     return np.frombuffer(ctypes.string_at(address, count * np.dtype(dtype).itemsize), dtype=dtype)
 
 
+def memory_of(address: int, count: int, dtype: type[np.generic]) -> NDArray[Any]:
+    """Numbers in memory themselves, which can be written to."""
+    return np.frombuffer((ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(address), dtype=dtype)
+
+
 def extent(sizes: Iterable[int], strides: Iterable[int]) -> int:
     """How far a tensor reaches, in elements; 0 where it has none."""
     both = [(int(size), int(stride)) for size, stride in zip(sizes, strides, strict=True)]
@@ -390,6 +395,46 @@ class Emulated(Library):
             "walk", Memory(steps, all_steps.nbytes), count, Pointers(pieces), numbers, trees.memory, batch, threads
         )
         _walked(failed)
+
+    def walk_on(
+        self,
+        steps: int,
+        count: int,
+        memory: int,
+        rows: int,
+        layout: int,
+        batch: int,
+        threads: int,
+        passes: int,
+        ids: int,
+        positions: int,
+        best: int,
+        ends: int,
+        end_count: int,
+        starts: int,
+        sizes: int,
+        results: int,
+        kept: int,
+        done: int,
+    ) -> None:
+        """Emulated pass by pass; what is done between them only moves numbers."""
+        queries = numbers_at(rows, 1, np.int64).item()
+        read, at, found = (memory_of(one, queries, np.int64) for one in (ids, positions, best))
+        prefixes, nodes = memory_of(layout, 2 * batch, np.int32).reshape(2, batch)
+        last = {*numbers_at(ends, end_count, np.int64).tolist()}
+        numbers = zip(numbers_at(starts, results, np.uint64), numbers_at(sizes, results, np.int64), strict=True)
+        pieces = [(int(start), 4 * int(size)) for start, size in numbers]
+        for number in range(passes):
+            self.walk(steps, count, memory, rows, layout, batch, threads)
+            memory_of(done, 1, np.int64)[:] = number + 1
+            for start, size in pieces:
+                ctypes.memmove(kept, start, size)
+                kept += size
+            if last & {*found.tolist()}:
+                return
+            read[:] = found
+            at += 1
+            prefixes += nodes
 
 
 class _Pieces:

@@ -115,6 +115,32 @@ def test_a_policy_takes_what_the_costs_say_where_its_time_is_not_taken(
         assert taken.seconds == Replay(trace, Known(), timed=False).text(method, text).seconds
 
 
+class Rests(Known):
+    """Knows what rounds take that follow each other without a draft; a pass takes 30 ms, so that three are run."""
+
+    def verify(self, nodes: int, context: int, batch: int = 1) -> float:
+        return 0.03 * nodes
+
+    def rest(self, rounds: int) -> float:
+        return {3: 0.003}[rounds]
+
+
+def test_where_nothing_is_ever_drafted_rounds_take_what_they_take_one_behind_another(
+    tiny: Any, recorded: Callable[..., Trace]
+) -> None:
+    trace = recorded(tiny)
+    methods = parse_methods(["none", "chain:length=3"], trace, load_registry())
+    for costs, besides in ((Rests(), 0.001), (Machines(Rests(), Known()).costs, 0.001), (Known(), 1e12 + 1e14)):
+        plain, chain = ([Replay(trace, costs).text(one, text) for text in trace] for one in methods)
+        for one in plain:
+            passes = sum(costs.verify(1, each.context) or 0.0 for each in one.rounds)
+            expected = (costs.read(one.text.prompt_tokens) or 0.0) + passes + besides * len(one.rounds)
+            assert one.seconds == pytest.approx(expected, rel=1e-9)
+        for one in chain:
+            accepted = [each.accept_seconds for each in one.rounds]
+            assert accepted == pytest.approx([1e12 * len(each.tree) for each in one.rounds])
+
+
 @pytest.mark.parametrize("timed", [True, False])
 def test_where_nothing_is_drafted_no_drafter_is_counted(tiny: Any, recorded: Callable[..., Trace], timed: bool) -> None:
     trace = recorded(tiny)

@@ -97,6 +97,7 @@ class PartTarget(NetworkTarget):
         greedy: Mapping[int, frozenset[int]] = NOT_GREEDY,
         unwalked: Mapping[int, int] = ALL_WALKED,
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
+        further: int = 0,
     ) -> Verified:
         verified = self._target.verify(trees, greedy, unwalked)
         outputs = {

@@ -70,6 +70,11 @@ class Library:
             self.walk = library.talon_walk
             self.walk.restype, self.walk.argtypes = _INT, [_POINTER] + [_INT] + [_POINTER] * 3 + [_INT] * 2
             self.walk.errcheck = _walked
+            self.walk_on = library.talon_walk_on
+            self.walk_on.restype = _INT
+            self.walk_on.argtypes = [*self.walk.argtypes, _INT, *[_POINTER] * 4, _INT]
+            self.walk_on.argtypes += [*[_POINTER] * 2, _INT, *[_POINTER] * 2]
+            self.walk_on.errcheck = _walked
             self.screen = library.talon_screen
             self.screen.restype, self.screen.argtypes = _INT, [_POINTER] + [_INT] * 3 + [_POINTER] * 3 + [_INT]
             self.screen.errcheck = _has_memory

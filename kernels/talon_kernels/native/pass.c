@@ -353,10 +353,9 @@ static void walk(const Step *steps, int64_t count, void *const *memory, const In
     }
 }
 
-// memory: the pieces that steps speak of; rows: how many each count stands for; of `layout` see make_trees. Returns what is
-// wrong, if anything.
-EXPORT int64_t talon_walk(const Step *steps, int64_t count, void *const *memory, const int64_t *rows,
-                          const int32_t *layout, int64_t batch, int64_t threads) {
+// One pass; arguments as talon_walk.
+static int64_t walk_once(const Step *steps, int64_t count, void *const *memory, const int64_t *rows,
+                         const int32_t *layout, int64_t batch, int64_t threads) {
     Inputs in = {rows, 0, 0, {0}};
     Shared shared = {.threads = threads};
     int failed = make_trees(layout, batch, &in.trees);
@@ -377,6 +376,43 @@ EXPORT int64_t talon_walk(const Step *steps, int64_t count, void *const *memory,
     free(in.slots);
     free_trees(&in.trees);
     return failed;
+}
+
+// memory: the pieces that steps speak of; rows: how many each count stands for; of `layout` see make_trees. Returns what is
+// wrong, if anything.
+EXPORT int64_t talon_walk(const Step *steps, int64_t count, void *const *memory, const int64_t *rows,
+                          const int32_t *layout, int64_t batch, int64_t threads) {
+    return walk_once(steps, count, memory, rows, layout, batch, threads);
+}
+
+static int is_any_of(const int64_t *tokens, int64_t count, const int64_t *ends, int64_t of) {
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t j = 0; j < of; j++)
+            if (tokens[i] == ends[j]) return 1;
+    return 0;
+}
+
+// As talon_walk over trees of a root alone, `passes` times at most: behind each pass every sequence goes on with the token
+// that it has found. Pass p leaves its results in row p of `kept`, `floats` a row, those of each of the `results` behind
+// one another; they are at `from`, of `sizes` floats. ids, positions and layout are what the first pass reads, and are
+// written to; `best` is where the steps leave the tokens. It ends behind a pass that has found one of the `end_count`
+// ends, or at one that fails, unless that is the first. done: how many passes were done.
+EXPORT int64_t talon_walk_on(const Step *steps, int64_t count, void *const *memory, const int64_t *rows, int32_t *layout,
+                             int64_t batch, int64_t threads, int64_t passes, int64_t *ids, int64_t *positions,
+                             const int64_t *best, const int64_t *ends, int64_t end_count, const float *const *from,
+                             const int64_t *sizes, int64_t results, float *kept, int64_t *done) {
+    int32_t *prefix = layout;
+    const int32_t *nodes = layout + batch;
+    for (*done = 0; *done < passes;) {
+        const int64_t failed = walk_once(steps, count, memory, rows, layout, batch, threads);
+        if (failed) return *done ? DONE : failed;
+        for (int64_t i = 0; i < results; kept += sizes[i++]) memcpy(kept, from[i], (size_t)sizes[i] * sizeof(float));
+        ++*done;
+        if (is_any_of(best, rows[0], ends, end_count)) break;
+        for (int64_t i = 0; i < rows[0]; i++) ids[i] = best[i], positions[i]++;
+        for (int64_t b = 0; b < batch; b++) prefix[b] += nodes[b];
+    }
+    return DONE;
 }
 
 // Bytes of a step, and how many numbers its parts have: Python packs them.

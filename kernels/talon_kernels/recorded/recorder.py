@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from talon_core.runtime.cache import TreeCache
 from talon_core.runtime.executor import Numbers, TreeView
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import Pass
-from talon_core.runtime.recording import PassRecorder, RecordedPass
+from talon_core.runtime.recording import FurtherPasses, PassRecorder, RecordedPass
 from talon_core.tree import IntArray
 from talon_kernels.best_tokens.native import best_tokens_native
 from talon_kernels.commit_path.native import NativeMover
@@ -146,6 +146,53 @@ class _Program:
         return arena.as_strided(sizes, view.strides, view.offset + begin)
 
 
+class _Further(FurtherPasses):
+    """Where passes that go on by themselves leave what is kept of each.
+
+    Args:
+        program: they.
+        made: what is kept of what a pass returns, first the tokens that the next one reads.
+        rows: of a pass.
+        passes: how many at most.
+
+    Attributes:
+        in_rows: whether all of it can be kept as it lies in memory; nothing else here is of use otherwise.
+        best: where the tokens are, behind a pass.
+        at: as C takes it: where the results are, how many float32 numbers each has, how many there are, and where they
+            are kept.
+    """
+
+    def __init__(self, program: _Program, made: tuple[Any, ...], rows: int, passes: int) -> None:
+        self._views = [view for view in tree_leaves(made) if isinstance(view, View)]
+        tensors = [program.tensor(view, rows) for view in self._views]
+        self.in_rows = all(one.is_contiguous() and one.nbytes % 8 == 0 for one in tensors)
+        self._rest, self._shapes = made[1:], [one.shape for one in tensors]
+        self._starts = np.array([one.data_ptr() for one in tensors], dtype=np.uint64)
+        self._sizes = np.array([one.nbytes // 4 for one in tensors])
+        self._kept = torch.empty((passes, int(self._sizes.sum())), dtype=torch.float32)
+        self.best = tensors[0].data_ptr()
+        self.at = self._starts.ctypes.data, self._sizes.ctypes.data, len(tensors), self._kept.data_ptr()
+
+    def done(self, passes: int) -> _Further:
+        """The same, when so many passes were done."""
+        first = self._kept[:passes, : self._sizes.item(0)]
+        self.tokens = first.contiguous().view(torch.int64).tolist()
+        return self
+
+    def rest(self, which: int) -> tuple[Any, ...]:
+        pieces = torch.split(self._kept[which], self._sizes.tolist())
+        places = dict(zip(self._views, zip(pieces, self._shapes, strict=True), strict=True))
+
+        def real(value: Any) -> Any:
+            if not isinstance(value, View):
+                return value
+            piece, shape = places[value]
+            return (piece.view(torch.int64) if value.whole else piece).view(shape)
+
+        found: tuple[Any, ...] = filled(self._rest, real)
+        return found
+
+
 class _Walked(RecordedPass[T]):
     """One pass, walked by C.
 
@@ -212,22 +259,56 @@ class _Walked(RecordedPass[T]):
         return self._choosing
 
     def run(self, inputs: PassInputs, more: Mapping[str, Numbers], choosing: bool = False) -> T:
-        program = self._program(choosing)
-        layout = NativeLayout.of(inputs.layout)
-        self._bind(program, inputs, layout.used)
-        counts = (len(inputs.ids), *[len(more[name].values) for name in self._own])
-        given = {name: one.values for name, one in more.items()}
-        given.update(ids=inputs.ids, positions=inputs.positions)
-        for name, held in self._inputs.items():  # copied to where the steps always read it
-            held[: len(given[name])] = given[name]
-        self._counts[:] = counts
-        at = layout.numbers.ctypes.data
+        program, layout = self._ready(inputs, more, choosing, 0)
+        counts = tuple(self._counts.tolist())
+        where = self._counts_at, layout.numbers.ctypes.data, len(inputs.counts)
         try:
-            self._library.walk(*program.at, self._counts_at, at, len(inputs.counts), torch.get_num_threads())
+            self._library.walk(*program.at, *where, torch.get_num_threads())
         except LookupError as error:
             raise CannotRecord(str(error)) from error
         made: T = self._answer(program, counts)
         return made
+
+    def run_on(
+        self, inputs: PassInputs, passes: int, ends: Collection[int], chosen: Callable[[T], Any]
+    ) -> FurtherPasses | None:
+        if self._tape.tail or not {"ids"} <= self._inputs.keys() <= {"ids", "positions"}:
+            return None
+        program, layout = self._ready(inputs, {}, True, passes - 1)
+        found = _Further(program, chosen(self._made), len(inputs.ids), passes)
+        if not found.in_rows:
+            return None
+        ids, positions = self._inputs["ids"], self._inputs.get("positions", inputs.positions.copy())
+        last, done = np.array([*ends], dtype=np.int64), np.zeros(1, dtype=np.int64)
+        where = self._counts_at, layout.numbers.ctypes.data, len(inputs.counts)
+        own = ids.ctypes.data, positions.ctypes.data, found.best, last.ctypes.data, len(last)
+        to = *found.at, done.ctypes.data
+        try:
+            self._library.walk_on(*program.at, *where, torch.get_num_threads(), passes, *own, *to)
+        except LookupError as error:
+            raise CannotRecord(str(error)) from error
+        return found.done(done.item())
+
+    def _ready(
+        self, inputs: PassInputs, more: Mapping[str, Numbers], choosing: bool, further: int
+    ) -> tuple[_Program, NativeLayout]:
+        """What C will walk, with all that it reads in its place.
+
+        Args:
+            inputs: as for `run`, and so are the next two.
+            more: likewise.
+            choosing: likewise.
+            further: passes behind this one, each of which goes on by one row.
+        """
+        program = self._program(choosing)
+        layout = NativeLayout.of(inputs.layout)
+        self._bind(program, inputs, layout.used, further)
+        given = {name: one.values for name, one in more.items()}
+        given.update(ids=inputs.ids, positions=inputs.positions)
+        for name, held in self._inputs.items():  # copied to where the steps always read it
+            held[: len(given[name])] = given[name]
+        self._counts[:] = len(inputs.ids), *[len(more[name].values) for name in self._own]
+        return program, layout
 
     def _answer(self, program: _Program, counts: tuple[int, ...]) -> Any:
         """What the pass returns. Of the same counts that is the same memory, unless PyTorch has the last word."""
@@ -248,7 +329,7 @@ class _Walked(RecordedPass[T]):
             program.answers[counts] = made
         return made
 
-    def _bind(self, program: _Program, inputs: PassInputs, used: int) -> None:
+    def _bind(self, program: _Program, inputs: PassInputs, used: int, further: int) -> None:
         """Let the steps work on the cache's present buffers, and have the angles of all positions."""
         if program.reallocations != self._cache.reallocations:
             for step, own in zip(program.steps, program.packed, strict=True):
@@ -264,8 +345,8 @@ class _Walked(RecordedPass[T]):
             for (layer, which), piece in self._tape.caches.items():
                 program.memory[piece] = self._cache.layer(layer, *self._like[layer])[which].data_ptr()
             program.reallocations = self._cache.reallocations
-        if used > self._known:  # there are no more positions than rows
-            positions = int(inputs.positions.max()) + 1
+        if used + further > self._known:  # there are no more positions than rows
+            positions = int(inputs.positions.max()) + 1 + further
             if positions > self._known:
                 try:
                     self._make_tables(max(positions, self._cache.capacity))

@@ -1,0 +1,412 @@
+"""Passes that are run ahead of their rounds: the bits of passes that are run one by one, whatever happens between."""
+
+import attrs
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from talon_core.costs import MeasuredCosts
+from talon_core.decoding.loading import decoder_for_model
+from talon_core.drafter import FINAL_STATE
+from talon_core.engine.plain import RootAlone
+from talon_core.errors import PluginError
+from talon_core.hf.target import HFTarget
+from talon_core.plugins.parts import Parts
+from talon_core.policy import Growth, TreePolicy
+from talon_core.request import Request
+from talon_core.runtime import executor as executors
+from talon_core.tree import TokenTree
+from talon_kernels import NativeAccelerator, NativeAttention
+from talon_strategies.talon_cost import TalonCost
+from talon_tests.tiny_models import tiny_model
+
+HEADS = {"head_dim": 32}
+PROMPT = np.arange(5, 40)
+NO_END: frozenset[int] = frozenset()
+STATES = (0, 2, FINAL_STATE)
+ROOMY = 100.0
+"""Seconds: as many passes are run ahead as are asked for, however slow the machine is just now."""
+
+
+@pytest.fixture(autouse=True)
+def _as_many_as_are_asked_for(monkeypatch):
+    monkeypatch.setattr(executors, "SECONDS", ROOMY)
+
+
+def target_of(architecture="llama", features=STATES, **more):
+    model = tiny_model(architecture, **(more or HEADS))
+    return HFTarget(model, NativeAttention(), NativeAccelerator(), features)
+
+
+def begin(target, texts, room=200):
+    """Open a slot for each text, read it, and have the passes over roots recorded."""
+    for slot, text in enumerate(texts):
+        target.open(slot, room)
+        target.read({slot: np.asarray(text[:-1])})
+    return {slot: int(text[-1]) for slot, text in enumerate(texts)}
+
+
+def step(target, roots, further=0, ends=NO_END):
+    """One round over roots alone: what was verified."""
+    trees = {slot: TokenTree.root(token) for slot, token in roots.items()}
+    verified = target.verify(trees, dict.fromkeys(roots, ends), **({"further": further} if further else {}))
+    assert verified.accepted.keys() == roots.keys()
+    return verified
+
+
+def tokens_of(verified):
+    return {slot: one.token for slot, one in verified.accepted.items()}
+
+
+def rounds(target, roots, furthers, ends=NO_END):
+    """Several rounds, as many as there are numbers of further ones; of each what was verified."""
+    found = []
+    for further in furthers:
+        found.append(step(target, roots, further, ends))
+        roots = tokens_of(found[-1])
+    return found
+
+
+def features_of(target, verified):
+    return torch.cat([verified.accepted[slot].features for slot in sorted(verified.accepted)]).clone()
+
+
+def rows(target, slot, length):
+    return [buffer[slot, :, :length].clone() for buffer in target.runner.cache.buffers()]
+
+
+def warmed(target, roots):
+    """The roots after so many rounds that passes are recorded and compared."""
+    return tokens_of(rounds(target, roots, [0] * 6)[-1])
+
+
+def same_bits(ones, others):
+    return all(
+        torch.equal(one.view(torch.int32), other.view(torch.int32)) for one, other in zip(ones, others, strict=True)
+    )
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "mistral-window", "gemma3", "granite"])
+@pytest.mark.parametrize("texts", [[PROMPT], [PROMPT, PROMPT[:7], PROMPT[3:20]]])
+def test_passes_run_ahead_have_the_bits_of_passes_run_one_by_one(library, architecture, texts):
+    target = target_of(architecture)
+    made = []
+    for furthers in ([0] * 20, [*range(19, -1, -1)]):
+        with target.session():
+            roots = warmed(target, begin(target, texts))
+            found = rounds(target, roots, furthers)
+            lengths = target.runner.cache.lengths
+            made.append(
+                (
+                    [tokens_of(one) for one in found],
+                    [features_of(target, one) for one in found],
+                    [row for slot in range(len(texts)) for row in rows(target, slot, lengths[slot])],
+                    [one.passes for one in found],
+                )
+            )
+            for slot in range(len(texts)):
+                target.close(slot)
+    (tokens, features, kept, passes), (own_tokens, own_features, own_kept, own_passes) = made
+    assert own_tokens == tokens
+    assert same_bits(own_features, features)
+    assert same_bits(own_kept, kept)
+    assert passes == [1] * 20
+    assert own_passes == [20] + [0] * 19
+
+
+def test_where_pytorch_has_the_last_word_passes_run_one_by_one(library):
+    target = target_of("gemma2")  # whose scores are bent behind the head
+    with target.session():
+        roots = warmed(target, begin(target, [PROMPT]))
+        assert target.runner.executor.recorded == 1
+        assert [one.passes for one in rounds(target, roots, [3, 2, 1, 0])] == [1] * 4
+
+
+OPERATIONS = st.one_of(
+    st.tuples(st.just("roots"), st.integers(0, 6)),
+    st.tuples(st.just("tree"), st.integers(0, 96)),
+    st.tuples(st.just("other text"), st.integers(2, 30)),
+    st.tuples(st.just("resume"), st.integers(1, 60)),
+    st.tuples(st.just("reads"), st.integers(1, 3)),
+    st.tuples(st.just("one slot"), st.integers(0, 6)),
+    st.tuples(st.just("another token"), st.integers(0, 96)),
+    st.tuples(st.just("session"), st.just(0)),
+)
+
+
+@settings(deadline=None, max_examples=25)
+@given(given_=st.lists(OPERATIONS, min_size=4, max_size=25))
+def test_whatever_comes_between_rounds_they_find_what_they_find_without(given_):
+    """Two targets are asked the same; to one of them it is said, rightly or not, how many rounds are to come."""
+    plain, ahead = (target_of(features=(1,)) for _ in range(2))
+    told = [_asked(target, given_, says) for target, says in ((plain, False), (ahead, True))]
+    assert told[0][0] == told[1][0]
+    assert same_bits(told[0][1], told[1][1])
+
+
+def _asked(target, operations, says):
+    tokens, features = [], []
+
+    def took(verified):
+        tokens.append(tokens_of(verified))
+        features.append(features_of(target, verified))
+        return tokens[-1]
+
+    first = session = target.session()
+    session.__enter__()
+    roots = warmed(target, begin(target, [PROMPT, PROMPT[:9]]))
+    for kind, number in operations:
+        if kind == "roots":
+            roots = took(step(target, roots, number * says))
+        elif kind == "tree":
+            tree = TokenTree(np.array([roots[0], number, 5]), np.array([-1, 0, 1]), np.zeros(3))
+            roots = took(target.verify({0: tree, 1: TokenTree.root(roots[1])}, dict.fromkeys((0, 1), NO_END)))
+        elif kind == "other text":
+            target.close(1)
+            target.open(1, 200)
+            target.read({1: PROMPT[:number]})
+        elif kind == "resume":  # a text that began as the other one did, and whose last token is the one that is next
+            length = min(number, target.runner.cache.lengths[0])
+            target.resume(1, 200, 0, length)
+        elif kind == "reads":
+            target.read({1: PROMPT[:number]})
+        elif kind == "one slot":
+            roots |= took(step(target, {0: roots[0]}, number * says))
+        elif kind == "another token":
+            roots = {**roots, 1: number}
+        else:
+            session.__exit__(None, None, None)
+            session = first.again()
+            session.__enter__()
+    session.__exit__(None, None, None)
+    return tokens, features
+
+
+def test_no_pass_is_run_behind_an_end(library):
+    target = target_of()
+    with target.session():
+        roots = warmed(target, begin(target, [PROMPT]))
+        expected = [tokens_of(one)[0] for one in rounds(target, roots, [0] * 10)]
+        target.close(0)
+        roots = warmed(target, begin(target, [PROMPT]))
+        end = expected[4]
+        first = expected.index(end)
+        found = rounds(target, roots, [9] + [0] * first, frozenset([end]))
+    assert [tokens_of(one)[0] for one in found] == expected[: first + 1]
+    assert [one.passes for one in found] == [first + 1] + [0] * first
+
+
+def test_another_end_is_another_round(library):
+    target = target_of()
+    with target.session():
+        roots = warmed(target, begin(target, [PROMPT]))
+        found = step(target, roots, 5)
+        assert found.passes == 6
+        assert step(target, tokens_of(found), 0, frozenset([3])).passes == 1
+
+
+def test_only_as_many_are_run_as_there_is_time_for(library, monkeypatch):
+    target = target_of()
+    with target.session():
+        roots = warmed(target, begin(target, [PROMPT]))
+        monkeypatch.setattr(executors, "SECONDS", 3.5 * target.runner.executor._seconds)
+        assert step(target, roots, 50).passes == 3
+        monkeypatch.setattr(executors, "SECONDS", 0.0)
+        roots = tokens_of(step(target, roots))
+        assert step(target, roots, 50).passes == 1
+
+
+def test_only_as_many_are_run_as_there_is_room_for(library):
+    target = target_of()
+    with target.session():
+        roots = warmed(target, begin(target, [PROMPT], room=len(PROMPT) + 10))
+        buffers = target.runner.cache.reallocations
+        assert step(target, roots, 50).passes == 5
+        assert target.runner.cache.reallocations == buffers
+
+
+def test_weights_that_change_between_sessions_are_read_anew(library):
+    found = []
+    for further in (0, 9):
+        target = target_of()
+        with target.session():
+            roots = tokens_of(step(target, warmed(target, begin(target, [PROMPT])), further))
+        with torch.no_grad():
+            target.model.model.layers[1].mlp.down_proj.weight.mul_(-3.0)
+        with target.session():
+            verified = step(target, roots)
+        assert verified.passes == 1
+        found.append(features_of(target, verified))
+    assert torch.equal(*found)
+
+
+def test_what_is_kept_of_a_pass_stays_as_it_is(library):
+    target = target_of()
+    with target.session():
+        found = rounds(target, warmed(target, begin(target, [PROMPT])), [4, 3, 2, 1, 0, 4, 3])
+        kept = [features_of(target, one) for one in found]
+        rounds(target, tokens_of(found[-1]), [2, 1, 0, 0])
+        assert same_bits([features_of(target, one) for one in found], kept)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_threads_change_nothing(library, monkeypatch, threads):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    target = target_of("qwen3")
+    with target.session():
+        found = rounds(target, warmed(target, begin(target, [PROMPT])), [7, *[0] * 7])
+        slow = target_of("qwen3")
+    with slow.session():
+        expected = rounds(slow, warmed(slow, begin(slow, [PROMPT])), [0] * 8)
+    assert [tokens_of(one) for one in found] == [tokens_of(one) for one in expected]
+    assert same_bits([features_of(target, one) for one in found], [features_of(slow, one) for one in expected])
+
+
+def decoder_of(policy=None, drafter=None):
+    return decoder_for_model(tiny_model("llama", **HEADS), None, Parts(drafter, policy))
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """How many passes the rounds of targets have run, in their order; of rounds without a draft."""
+    run: list[int] = []
+    verify = HFTarget.verify
+
+    def noted(self, trees, *args, **more):
+        verified = verify(self, trees, *args, **more)
+        if all(len(tree) == 1 for tree in trees.values()):
+            run.append(verified.passes)
+        return verified
+
+    monkeypatch.setattr(HFTarget, "verify", noted)
+    return run
+
+
+def test_plain_decoding_runs_its_passes_ahead(library, passes):
+    decoder = decoder_of("none")
+    decoder.generate(PROMPT, max_new_tokens=12)
+    passes.clear()
+    text = decoder.generate(PROMPT, max_new_tokens=30)
+    assert passes == [30] + [0] * 29
+    assert len(text.rounds) == text.stats.target_passes == 30
+
+
+def test_texts_of_a_batch_run_ahead_until_the_first_is_over(library, passes):
+    decoder = decoder_of("none")
+    decoder.generate([PROMPT, PROMPT[:9]], max_new_tokens=12)
+    requests = [Request(PROMPT, 10), Request(PROMPT[:9], 25)]
+    alone = [decoder.run(one) for one in requests]
+    for one in alone:
+        one.finish()
+    passes.clear()
+    together = decoder.run_all([Request(PROMPT, 10), Request(PROMPT[:9], 25)])
+    assert [one.token_ids for one in together] == [one.token_ids for one in alone]
+    assert passes == [10] + [0] * 9 + [15] + [0] * 14
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"temperature": 1.0, "seed": 3},
+        {"max_time": 1000.0},
+        {"stopping_criteria": [lambda ids, scores=None, **_: False]},
+        {"repetition_penalty": 1.3},
+    ],
+)
+def test_what_looks_at_each_token_is_asked_before_the_next_pass(library, passes, how):
+    decoder = decoder_of("none")
+    decoder.generate(PROMPT, max_new_tokens=12, **how)
+    passes.clear()
+    decoder.generate(PROMPT, max_new_tokens=12, **how)
+    assert passes == [1] * 12
+
+
+def test_nothing_is_run_ahead_of_a_stream(library, passes):
+    decoder = decoder_of("none")
+    decoder.generate(PROMPT, max_new_tokens=12)
+    passes.clear()
+    generation = decoder.run(Request(PROMPT, 12))
+    for _ in generation:
+        pass
+    assert passes == [1] * 12
+
+
+def test_a_text_that_is_let_in_ends_what_was_run_ahead(library, passes):
+    decoder = decoder_of("none")
+    decoder.generate([PROMPT, PROMPT[:9]], max_new_tokens=12)
+    expected = [decoder.run_all([Request(ids, 20)])[0].token_ids for ids in (PROMPT, PROMPT[:9])]
+    engine = decoder.engine
+    passes.clear()
+    with engine.session():
+        first = engine.submit(Request(PROMPT, 20))
+        for _ in range(4):
+            engine.step()
+        second = engine.submit(Request(PROMPT[:9], 20))
+        while not (first.finished and second.finished):
+            engine.step()
+    assert [first.token_ids, second.token_ids] == expected
+    assert sum(passes) > 20 + 4
+
+
+@attrs.frozen
+class Rests(TreePolicy):
+    """Drafts a chain of two each third round, and says what it is told to say."""
+
+    name = "rests"
+    says: object = 1
+    budget: int = attrs.field(default=3, init=False)
+    done: list[int] = attrs.field(factory=list, init=False, eq=False)
+
+    def width(self, tree):
+        return int(len(self.done) % 3 == 0 and len(tree) < 3)
+
+    def grow(self, tree, candidates, choices):
+        return Growth(candidates.best(1))
+
+    def rests(self):
+        return (2 - len(self.done) % 3) if self.says == 1 else self.says
+
+    def observe(self, round_):
+        self.done.append(len(round_.tokens))
+
+
+@pytest.mark.parametrize("says", [1, 0, 50])
+def test_a_policy_may_say_how_long_it_rests(library, passes, says):
+    """Also where it is wrong: what was run ahead for nothing is forgotten."""
+    plain = decoder_of("none").generate(PROMPT, max_new_tokens=40).token_ids
+    decoder = decoder_of(Rests(says), "draft-model:skip=1-2")
+    decoder.generate(PROMPT, max_new_tokens=30)
+    passes.clear()
+    assert decoder.generate(PROMPT, max_new_tokens=40).token_ids == plain
+    assert {1: 2 in passes, 0: {*passes} == {1}, 50: max(passes) > 2}[says]
+
+
+@pytest.mark.parametrize("says", [-1, 1.5, None, "long"])
+def test_a_policy_that_rests_for_no_number_of_rounds_is_named(library, says):
+    decoder = decoder_of(Rests(says), "draft-model:skip=1-2")
+    with pytest.raises(PluginError, match=r"tree policy 'rests.*from rests; it must be .* at least 0"):
+        decoder.generate(PROMPT, max_new_tokens=30)
+
+
+def test_costs_are_told_what_one_pass_takes(library, monkeypatch):
+    told = []
+    monkeypatch.setattr(MeasuredCosts, "verified", lambda self, *given: told.append(given))
+    decoder = decoder_of("none")
+    decoder.generate(PROMPT, max_new_tokens=12)
+    told.clear()
+    text = decoder.generate(PROMPT, max_new_tokens=30)
+    ((nodes, _, batch, seconds),) = told
+    assert (nodes, batch) == (1, 1)
+    assert seconds == pytest.approx(text.rounds[0].verify_seconds / 30)
+
+
+def test_a_paused_policy_of_ours_says_how_long():
+    policy = TalonCost()
+    assert policy.rests() == 0
+    policy.learnt.left = 5
+    assert policy.rests() == 4
+    policy.learnt.left, policy.learnt.begun, policy.learnt.most_new = 0, False, 33
+    assert policy.rests() == 33
+    assert RootAlone().rests() > 10**9
