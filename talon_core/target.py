@@ -23,6 +23,9 @@ NOT_GREEDY: Mapping[int, frozenset[int]] = {}
 ALL_WALKED: Mapping[int, int] = {}
 """A path may go to every node."""
 
+SECONDS_AHEAD = 0.1
+"""Of passes that are run for rounds to come, at most: in so short a time nobody misses a token, or waits for Ctrl-C."""
+
 NO_TOKEN = -1
 """Stands where no token can come out, because there is no law."""
 

@@ -23,10 +23,10 @@ from talon_core.runtime.inputs import PassInputs, Staged, pass_inputs, prompt_pa
 from talon_core.runtime.passes import Pass, PromptPass, TreePass
 from talon_core.runtime.recording import PassRecorder, Walks
 from talon_core.runtime.repeating import RepeatedPasses
-from talon_core.runtime.running_on import SECONDS, OfRoots, RunningOn
+from talon_core.runtime.running_on import OfRoots, RunningOn
 from talon_core.runtime.scores import best_numbers
 from talon_core.runtime.transfers import sent
-from talon_core.target import ALL_WALKED, NOTHING_DRAWN, NodeDraws
+from talon_core.target import ALL_WALKED, NOTHING_DRAWN, SECONDS_AHEAD, NodeDraws
 from talon_core.tree import IntArray, TokenTree
 
 T = TypeVar("T")
@@ -508,7 +508,7 @@ class HostExecutor(Executor):
         own = _walking(kind)
         found = self._running_on.take(trees, own, ends)
         if found is None and further and self._seconds:
-            began, most = perf_counter(), min(1 + further, int(SECONDS / self._seconds))
+            began, most = perf_counter(), min(1 + further, int(SECONDS_AHEAD / self._seconds))
             found = self._running_on.run(trees, own, ends, most, _without_logits)
             if found is not None:
                 self._seconds = (perf_counter() - began) / found.passes

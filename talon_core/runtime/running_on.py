@@ -11,9 +11,6 @@ from talon_core.runtime.recording import FurtherPasses
 from talon_core.runtime.repeating import RepeatedPasses
 from talon_core.tree import TokenTree
 
-SECONDS = 0.1
-"""Of passes that are run behind one another at most: in so short a time nobody misses a token, or waits for Ctrl-C."""
-
 
 @attrs.frozen(eq=False)
 class OfRoots:

@@ -9,8 +9,8 @@ import numpy as np
 from talon_core.costs import Costs
 from talon_core.drafter import DrafterSpec
 from talon_core.rounds import Span
-from talon_core.runtime.running_on import SECONDS
 from talon_core.runtime.staging import MANY_PENDING
+from talon_core.target import SECONDS_AHEAD
 from talon_core.trace.columns import TextTrace
 from talon_core.tree_arrays import FloatArray, IntArray
 
@@ -85,7 +85,7 @@ class AtRest(Costs):
         A pass takes what it takes after a text of usual length: it tells only how many are run together.
         """
         one = costs.verify(1, USUAL_CONTEXT)
-        rounds = max(int(SECONDS / one), 1) if one else 1
+        rounds = max(int(SECONDS_AHEAD / one), 1) if one else 1
         seconds = costs.rest(rounds)
         return costs if seconds is None else cls(costs, rounds, seconds / rounds)
 

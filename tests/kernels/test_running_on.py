@@ -32,7 +32,7 @@ ROOMY = 100.0
 
 @pytest.fixture(autouse=True)
 def _as_many_as_are_asked_for(monkeypatch):
-    monkeypatch.setattr(executors, "SECONDS", ROOMY)
+    monkeypatch.setattr(executors, "SECONDS_AHEAD", ROOMY)
 
 
 def target_of(architecture="llama", features=STATES, **more):
@@ -211,9 +211,9 @@ def test_only_as_many_are_run_as_there_is_time_for(library, monkeypatch):
     target = target_of()
     with target.session():
         roots = warmed(target, begin(target, [PROMPT]))
-        monkeypatch.setattr(executors, "SECONDS", 3.5 * target.runner.executor._seconds)
+        monkeypatch.setattr(executors, "SECONDS_AHEAD", 3.5 * target.runner.executor._seconds)
         assert step(target, roots, 50).passes == 3
-        monkeypatch.setattr(executors, "SECONDS", 0.0)
+        monkeypatch.setattr(executors, "SECONDS_AHEAD", 0.0)
         roots = tokens_of(step(target, roots))
         assert step(target, roots, 50).passes == 1
 
