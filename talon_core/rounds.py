@@ -166,7 +166,7 @@ class Round:
 
     @property
     def verify_seconds(self) -> float:
-        """Time in the target's forward pass."""
+        """Time in the target's forward pass; where it was run together with those of other rounds, in the mean."""
         return self._seconds("verify")
 
     @property

@@ -21,6 +21,7 @@ from talon_core.engine.allocation import BestRate
 from talon_core.engine.bounds import PROMPT_TOKENS, Bounds
 from talon_core.engine.checked_drafter import checked_resume
 from talon_core.engine.checked_policy import begun, checked_budget, checked_growers, resting, source_of, teller
+from talon_core.engine.clock import RoundClock
 from talon_core.engine.devices import device_of, wait_for_target
 from talon_core.engine.faults import Faults
 from talon_core.engine.in_session import Sessions
@@ -147,6 +148,7 @@ class Engine:
         self._prompt_tokens = prompt_tokens
         self._keep = keep
         self.now = now
+        self._clock = RoundClock(now)
         self._waiting: deque[Sequence] = deque()
         self._running: dict[int, Sequence] = {}  # by slot
         self._sessions = Sessions(target, self.parts.drafter, self.parts.named)
@@ -334,7 +336,7 @@ class Engine:
         ready = {slot: one for slot, one in taking.items() if one.is_read and slot not in faults}
         rounds: dict[int, Round] = {}
         if ready:
-            told = self._measured, self.costs, self._sharing, self.now
+            told = self._measured, self.costs, self._sharing, self._clock
             stages = Stages(self.parts, ready, faults, *told, held and len(ready) == len(self._running))
             if any(not one.rounds for one in ready.values()):
                 stages.prepare(self._nodes)
@@ -375,6 +377,7 @@ class Engine:
             if found is None:
                 return
             seat, given_up = found
+            self._clock.forget()
             self._running[seat.slot] = sequence  # first: another thread that cancels it finds it in one of the two
             self._waiting.remove(sequence)
             for slot in given_up:

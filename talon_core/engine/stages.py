@@ -1,6 +1,6 @@
 """One round over some slots: draft, verify, accept, emit, commit, record. What fails for one ends that one alone."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -12,6 +12,7 @@ from talon_core.drafter import Committed, Drafter, DrafterSpec
 from talon_core.engine.acceptors import Acceptors, Offered
 from talon_core.engine.ahead.preparer import NOTHING_PREPARED, DrafterPreparations, Preparer
 from talon_core.engine.checked_drafter import checked_depth, checked_rows, checked_sources
+from talon_core.engine.clock import RoundClock
 from talon_core.engine.devices import wait_for_target
 from talon_core.engine.drafting import Drafted, Wanted, draft_trees
 from talon_core.engine.faults import Faults
@@ -66,7 +67,8 @@ class RoundParts:
         with self.blaming("drafts_in_cache"):
             self.drafts_in_cache = bool(drafter.drafts_in_cache)
         self.sources = checked_sources(self.named, drafter)
-        self.runs_on = target.runs_on and self.preparations is NOTHING_PREPARED
+        beside = isinstance(drafter, Inquirer) or self.preparations is not NOTHING_PREPARED
+        self.runs_on = target.runs_on and not beside
 
     def rows(self, rooms: Mapping[int, int]) -> int:
         """Rows of keys and values that target and drafter keep together where slots with so much room are open.
@@ -91,7 +93,7 @@ class Stages:
         measured: is told what passes take.
         costs: what they take, as the allocator and what is prepared are told.
         sharing: how the sequences share a pass.
-        now: the clock, in seconds.
+        clock: tells when what begins and ends, in seconds.
         goes_on: whether the next round is likely to be of the same sequences, in the same session.
     """
 
@@ -103,7 +105,7 @@ class Stages:
         measured: MeasuredCosts,
         costs: Costs,
         sharing: Sharing,
-        now: Callable[[], float],
+        clock: RoundClock,
         goes_on: bool = False,
     ) -> None:
         self._parts = parts
@@ -115,8 +117,8 @@ class Stages:
         # where nobody learns from its seconds, the launch of the target's pass is all that is waited for
         self._wait = partial(wait_for_target, parts.target) if measured is costs else _go_on
         self._sharing = sharing
-        self._now = now
-        self._spans = SlotSpans(sequences, now)
+        self._clock = clock
+        self._spans = SlotSpans(sequences, clock)
         self._verified: list[TokenTree] = []  # all that were in the pass, with what was added to them
 
     def prepare(self, nodes: int) -> None:
@@ -180,7 +182,7 @@ class Stages:
                 own = one.policy_choices, one.length, one.growers, one.source, one.unheard
                 wanted.append(Wanted(slot, one.policy, one.root, limits, *own))
         parts.preparations.drafting(wanted)
-        drafted = draft_trees(wanted, parts.offers, self._faults, self._measured, self._now)
+        drafted = draft_trees(wanted, parts.offers, self._faults, self._measured, self._clock)
         for slot, tree in drafted.items():
             if any(span.work == "layer" for span in tree.spans):
                 self._sequences[slot].drafted_at = self._sequences[slot].length
@@ -219,13 +221,13 @@ class Stages:
             trees = {slot: trees[slot] for slot in left}
             self._verified = [*trees.values()]
             with self._spans.of("verify", left):
+                start = self._clock()
                 verified = parts.target.verify(trees, offered.greedy, **more)
                 if not (verified.prepared or verified.accepted):  # a target that has walked has waited
                     self._wait()
+                seconds = self._clock.verified(verified.passes, start)
             nodes, context = sum(map(len, trees.values())), max(self._sequences[slot].length for slot in left)
             if verified.passes and not verified.prepared:
-                own = self._spans[next(iter(left))]
-                seconds = next(span.seconds for span in own if span.part == "verify") / verified.passes
                 self._measured.verified(nodes, context, len(left), seconds)
             for slot, found in verified.accepted.items():
                 with self._faults.of([slot]):

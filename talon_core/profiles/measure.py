@@ -205,7 +205,6 @@ class Measuring:
                 for shape in (*self.wanted.rounds(self._rng), *(self.wanted.pauses() if batch == 1 else ())):
                     drafter.layers.clear()
                     drafter.reading = None
-                    passes.run = False
                     seconds, rounds = self._step(engine, sequences, shape)
                     for rows, width, took in drafter.layers[1:]:
                         self._noted.add("draft", (rows, width), took)
@@ -219,8 +218,7 @@ class Measuring:
                         if shape.drafts:
                             self._commit(rounds[0], seconds)
                             continue
-                        # a pass that was run ahead was in the time of another round
-                        rested.append(seconds - told[-1][1] - passes.run * rounds[0].verify_seconds)
+                        rested.append(seconds - told[-1][1] - rounds[0].verify_seconds)
                         if not shape.rests:
                             self._noted.add("rest", (len(rested),), sum(rested))
                             rested = []

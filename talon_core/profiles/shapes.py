@@ -87,17 +87,14 @@ class Passes(MeasuredCosts):
 
     Attributes:
         all: nodes of all trees together, context, and seconds.
-        run: whether any was run since this was set to False.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.all: list[tuple[int, int, float]] = []
-        self.run = False
 
     def verified(self, nodes: int, context: int, batch: int, seconds: float) -> None:
         self.all.append((nodes, context, seconds))
-        self.run = True
 
 
 class Full(Drafter):

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from talon_core.runtime.recording import Recorder
     from talon_core.runtime.row_sizes import in_rows_of, row_bytes
     from talon_core.runtime.rows import KeptRows
+    from talon_core.runtime.running_on import OfRoots
     from talon_core.runtime.scores import best_numbers
     from talon_core.runtime.staging import StagedSlot
 
@@ -59,6 +60,7 @@ __all__ = [
     "KeyValueCache",
     "NetworkTarget",
     "Numbers",
+    "OfRoots",
     "OpenSlots",
     "PagedCache",
     "Pass",
@@ -111,6 +113,7 @@ import_on_use(
         ".recording": ["Recorder"],
         ".row_sizes": ["in_rows_of", "row_bytes"],
         ".rows": ["KeptRows"],
+        ".running_on": ["OfRoots"],
         ".scores": ["best_numbers"],
         ".staging": ["StagedSlot"],
     },

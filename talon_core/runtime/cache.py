@@ -36,7 +36,7 @@ class KeyValueCache(ABC):
         staged: rows of its tree.
         reallocations: how often the buffers were given up for others; who keeps their addresses looks here.
         passes: how many passes over trees have been run.
-        turns: how often a slot was given to another text, or back.
+        turns: how often a slot was given back; to another text it is given back first.
     """
 
     def __init__(self) -> None:
@@ -232,7 +232,6 @@ class TreeCache(KeyValueCache):
     def resume(self, slot: int, room: int, source: int, length: int) -> int:
         self.check_open([source])
         length = min(length, self.lengths[source])
-        self.turns += 1
         if slot != source:
             self.open(slot, room)
             self.make_room(length)

@@ -353,7 +353,7 @@ class Executor(ABC):
         """Give up what was recorded, because memory that it uses is given up."""
 
     def let_be_seen(self, why: str | None) -> None:  # noqa: B027 - most repeat nothing without the network
-        """A session begins, or goes on; somebody may see each pass of the network: on a host nothing is repeated then.
+        """Told when a session is entered: whether somebody looks at each pass, so that on a host none is repeated.
 
         Args:
             why: what for, as the end of a sentence; None if nobody looks any more.
@@ -452,6 +452,7 @@ class HostExecutor(Executor):
         chosen: Callable[[T], Any] | None,
     ) -> T:
         """`run`; of `chosen` see `RepeatedPasses.run`."""
+        self._forget_ahead()
 
         def plainly() -> T:
             self._set_up()
@@ -491,7 +492,8 @@ class HostExecutor(Executor):
 
         began = perf_counter()
         best, made = self._run(inputs, chosen, _walking(kind), NOTHING, None if logits else _without_logits)
-        self._seconds = perf_counter() - began
+        if len(inputs.ids) == len(slots):
+            self._seconds = perf_counter() - began
         walks = greedy_walks(inputs, best, slots, ends, unwalked)
         self.cache.commit({slot: walk.path for slot, walk in walks.items()}, self._moved)
         return made, walks
@@ -543,11 +545,21 @@ class HostExecutor(Executor):
         self._move[1](slot, start, path)
 
     def forget(self) -> None:
-        if self._passes is not None and self._running_on is not None:
+        if self._passes is not None:
             self._passes.forget()
-            self._running_on.forget()
 
     def let_be_seen(self, why: str | None) -> None:
-        if self._passes is not None and self._running_on is not None:
+        if self._passes is not None:
             self._passes.seen = why
+        self._forget_ahead()
+
+    @contextmanager
+    def reading(self, slots: Sequence[int], counts: Sequence[int]) -> Iterator[tuple[Tensor, Pass]]:
+        self._forget_ahead()
+        with super().reading(slots, counts) as read:
+            yield read
+
+    def _forget_ahead(self) -> None:
+        """Another pass begins, or the model may be another one; a pass may fail when it has written over some rows."""
+        if self._running_on is not None:
             self._running_on.forget()

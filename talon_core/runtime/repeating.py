@@ -166,6 +166,7 @@ class RepeatedPasses:
         queries = inputs.layout.queries
         if self.seen is not None or own is None or own.recorded is None or not own.recorded.fits(queries, {}):
             return None
+        self._kinds[kind] = self._kinds.pop(kind)  # the latest stands last
         if own.checked.get(_sort(inputs, True), 0) < CHECKED:
             return None
         try:

@@ -1,6 +1,7 @@
 """Passes without a draft that a host has run ahead of their rounds, while nobody else wanted anything of it."""
 
 from collections.abc import Callable, Hashable, Mapping
+from sys import maxsize
 from typing import Any
 
 import attrs
@@ -54,7 +55,7 @@ class RunningOn:
     What stands behind the committed rows of a cache is nobody's: passes write theirs there, and if the text goes on in
     another way, or not at all, others take their places. A pass that was run ahead is the one that its round asks for
     where everything that it reads is the same: the tokens, the committed rows, and the model, which is looked at
-    whenever a session is entered (`forget`).
+    whenever a session is entered. Whoever begins another pass on the cache, or enters a session, calls `forget` first.
 
     Args:
         passes: what is written down.
@@ -65,10 +66,14 @@ class RunningOn:
         self._passes = passes
         self._cache = cache
         self._ran: _Ran | None = None
+        self._most = maxsize  # passes that are run together, as so many have been of use before
 
     def forget(self) -> None:
-        """Nothing is ready any more."""
-        self._ran = None
+        """Nothing is ready any more. Where rounds to come were others than was said, fewer are run next time."""
+        ran, self._ran = self._ran, None
+        if ran is not None:
+            of_use = ran.taken == len(ran.found.tokens)
+            self._most = min(2 * self._most, maxsize) if of_use else 2 * ran.taken
 
     def take(self, trees: Mapping[int, TokenTree], kind: Hashable, ends: frozenset[int]) -> OfRoots | None:
         """What the pass of a round has found, if it was run ahead; otherwise None, and nothing is ready any more.
@@ -78,19 +83,16 @@ class RunningOn:
             kind: as for `Executor.walk`.
             ends: likewise.
         """
-        ran, self._ran = self._ran, None
-        if ran is None or ran.taken == len(ran.found.tokens) or (ran.kind, ran.ends) != (kind, ends):
+        ran, slots = self._ran, sorted(trees)
+        if ran is None:
             return None
-        slots = sorted(trees)
-        roots = [trees[slot].tokens.item(0) for slot in slots if len(trees[slot]) == 1]
-        same = slots == ran.slots and roots == ran.found.tokens[ran.taken - 1]
-        return self._next(ran, 0) if same and ran.state == self._state(slots, ran.taken) else None
-
-    def _next(self, ran: _Ran, passes: int) -> OfRoots:
-        """What was found for the next round, which has come."""
-        self._ran, place = ran, ran.taken
-        ran.taken += 1
-        return OfRoots(dict(zip(ran.slots, ran.found.tokens[place], strict=True)), ran.found.rest(place), passes)
+        place = ran.taken
+        if place < len(ran.found.tokens) and (ran.kind, ran.ends, ran.slots) == (kind, ends, slots):
+            roots = [trees[slot].tokens.item(0) for slot in slots if len(trees[slot]) == 1]
+            if roots == ran.found.tokens[place - 1] and ran.state == self._state(slots, place):
+                return self._next(ran, 0)
+        self.forget()
+        return None
 
     def run(
         self,
@@ -111,23 +113,32 @@ class RunningOn:
 
         Returns:
             Of the first; None where it has to be run by itself.
+
+        Raises:
+            ValueError: if a slot is not open.
         """
         cache, slots = self._cache, sorted(trees)
-        if any(len(trees[slot]) > 1 or cache.staged[slot] for slot in slots):
+        cache.check_open(slots)
+        passes = min(passes, self._most)
+        if passes < 2 or any(len(tree) > 1 for tree in trees.values()):
             return None
         inputs = pass_inputs({slot: (tree, 0) for slot, tree in trees.items()}, cache.lengths)
         cache.make_room_for(inputs.counts)  # for the first, as where it is run by itself
         passes = min(passes, cache.capacity - max(cache.lengths[slot] for slot in slots))
-        if passes < 2:
-            return None
-        found = self._passes.run_on(inputs, kind, passes, ends, chosen)
+        found = self._passes.run_on(inputs, kind, passes, ends, chosen) if passes > 1 else None
         if found is None:
             return None
         return self._next(_Ran(found, kind, ends, slots, self._state(slots, 0)), len(found.tokens))
+
+    def _next(self, ran: _Ran, passes: int) -> OfRoots:
+        """What was found for the next round, which has come."""
+        self._ran, place = ran, ran.taken
+        ran.taken += 1
+        return OfRoots(dict(zip(ran.slots, ran.found.tokens[place], strict=True)), ran.found.rest(place), passes)
 
     def _state(self, slots: list[int], rounds: int) -> tuple[Any, ...]:
         """That of the cache so many rounds earlier, if each of them has committed a row of these slots alone."""
         cache, lengths = self._cache, self._cache.lengths.copy()
         for slot in slots:
             lengths[slot] -= rounds
-        return lengths, cache.passes - rounds, cache.reallocations, cache.turns
+        return lengths, cache.reallocations, cache.turns

@@ -353,9 +353,10 @@ static void walk(const Step *steps, int64_t count, void *const *memory, const In
     }
 }
 
-// One pass; arguments as talon_walk.
-static int64_t walk_once(const Step *steps, int64_t count, void *const *memory, const int64_t *rows,
-                         const int32_t *layout, int64_t batch, int64_t threads) {
+// memory: the pieces that steps speak of; rows: how many each count stands for; of `layout` see make_trees. Returns what is
+// wrong, if anything.
+EXPORT int64_t talon_walk(const Step *steps, int64_t count, void *const *memory, const int64_t *rows,
+                          const int32_t *layout, int64_t batch, int64_t threads) {
     Inputs in = {rows, 0, 0, {0}};
     Shared shared = {.threads = threads};
     int failed = make_trees(layout, batch, &in.trees);
@@ -378,13 +379,6 @@ static int64_t walk_once(const Step *steps, int64_t count, void *const *memory, 
     return failed;
 }
 
-// memory: the pieces that steps speak of; rows: how many each count stands for; of `layout` see make_trees. Returns what is
-// wrong, if anything.
-EXPORT int64_t talon_walk(const Step *steps, int64_t count, void *const *memory, const int64_t *rows,
-                          const int32_t *layout, int64_t batch, int64_t threads) {
-    return walk_once(steps, count, memory, rows, layout, batch, threads);
-}
-
 static int is_any_of(const int64_t *tokens, int64_t count, const int64_t *ends, int64_t of) {
     for (int64_t i = 0; i < count; i++)
         for (int64_t j = 0; j < of; j++)
@@ -393,8 +387,8 @@ static int is_any_of(const int64_t *tokens, int64_t count, const int64_t *ends, 
 }
 
 // As talon_walk over trees of a root alone, `passes` times at most: behind each pass every sequence goes on with the token
-// that it has found. Pass p leaves its results in row p of `kept`, `floats` a row, those of each of the `results` behind
-// one another; they are at `from`, of `sizes` floats. ids, positions and layout are what the first pass reads, and are
+// that it has found. Its `results`, each at its place in `from` and of so many floats as `sizes` says, are copied to `kept`,
+// all passes behind one another. ids, positions and layout are what the first pass reads, and are
 // written to; `best` is where the steps leave the tokens. It ends behind a pass that has found one of the `end_count`
 // ends, or at one that fails, unless that is the first. done: how many passes were done.
 EXPORT int64_t talon_walk_on(const Step *steps, int64_t count, void *const *memory, const int64_t *rows, int32_t *layout,
@@ -404,9 +398,12 @@ EXPORT int64_t talon_walk_on(const Step *steps, int64_t count, void *const *memo
     int32_t *prefix = layout;
     const int32_t *nodes = layout + batch;
     for (*done = 0; *done < passes;) {
-        const int64_t failed = walk_once(steps, count, memory, rows, layout, batch, threads);
+        const int64_t failed = talon_walk(steps, count, memory, rows, layout, batch, threads);
         if (failed) return *done ? DONE : failed;
-        for (int64_t i = 0; i < results; kept += sizes[i++]) memcpy(kept, from[i], (size_t)sizes[i] * sizeof(float));
+        for (int64_t i = 0; i < results; i++) {
+            memcpy(kept, from[i], (size_t)sizes[i] * sizeof(float));
+            kept += sizes[i];
+        }
         ++*done;
         if (is_any_of(best, rows[0], ends, end_count)) break;
         for (int64_t i = 0; i < rows[0]; i++) ids[i] = best[i], positions[i]++;

@@ -169,7 +169,7 @@ class _Further(FurtherPasses):
         self._rest, self._shapes = made[1:], [one.shape for one in tensors]
         self._starts = np.array([one.data_ptr() for one in tensors], dtype=np.uint64)
         self._sizes = np.array([one.nbytes // 4 for one in tensors])
-        self._kept = torch.empty((passes, int(self._sizes.sum())), dtype=torch.float32)
+        self._kept = torch.empty((passes if self.in_rows else 0, int(self._sizes.sum())), dtype=torch.float32)
         self.best = tensors[0].data_ptr()
         self.at = self._starts.ctypes.data, self._sizes.ctypes.data, len(tensors), self._kept.data_ptr()
 
@@ -279,7 +279,8 @@ class _Walked(RecordedPass[T]):
         if not found.in_rows:
             return None
         ids, positions = self._inputs["ids"], self._inputs.get("positions", inputs.positions.copy())
-        last, done = np.array([*ends], dtype=np.int64), np.zeros(1, dtype=np.int64)
+        last = np.array([end for end in ends if 0 <= end < 2**63], dtype=np.int64)  # nothing else comes out
+        done = np.zeros(1, dtype=np.int64)
         where = self._counts_at, layout.numbers.ctypes.data, len(inputs.counts)
         own = ids.ctypes.data, positions.ctypes.data, found.best, last.ctypes.data, len(last)
         to = *found.at, done.ctypes.data

@@ -1,0 +1,86 @@
+"""The clock of rounds: passes that were run ahead lie in the rounds that they were run for."""
+
+import pytest
+
+from talon_core.engine.clock import RoundClock
+from talon_core.engine.spans import SlotSpans
+
+
+class Time:
+    """A clock that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_it_says_what_one_pass_takes_whatever_was_run_for_nothing_before() -> None:
+    time = Time()
+    clock = RoundClock(time)
+    told = []
+    for passes in (3, 0, 2, 1):
+        start = clock()
+        time.seconds += 10.0 * passes
+        told.append(clock.verified(passes, start))
+    assert told == pytest.approx([10.0] * 4)
+
+
+def rounds(clock: RoundClock, time: Time, passes: list[int]) -> list[tuple[float, float, float]]:
+    """Rounds of a second before the target is asked and two behind; of each when it began, was verified, and ended.
+
+    Each pass takes ten seconds.
+    """
+    found = []
+    for run in passes:
+        begin = clock()
+        time.seconds += 1.0
+        start = clock()
+        time.seconds += 10.0 * run
+        clock.verified(run, start)
+        verified = clock() - start
+        time.seconds += 2.0
+        found.append((begin, verified, clock()))
+    return found
+
+
+def test_a_round_takes_what_it_takes_with_a_pass_of_its_own() -> None:
+    for passes in ([1, 1, 1, 1], [4, 0, 0, 0], [3, 0, 0, 1], [1, 2, 0, 1]):
+        time = Time()
+        found = rounds(RoundClock(time), time, passes)
+        assert [verified for _, verified, _ in found] == pytest.approx([10.0] * 4)
+        assert [begin for begin, _, _ in found] == pytest.approx([100.0 + 13.0 * each for each in range(4)])
+        assert [end for _, _, end in found] == pytest.approx([113.0 + 13.0 * each for each in range(4)])
+        assert found[-1][2] == pytest.approx(time())
+
+
+def test_what_was_run_for_nothing_counts_where_another_pass_is_run() -> None:
+    time = Time()
+    clock = RoundClock(time)
+    (_, first, _), (_, second, _), (_, other, end) = rounds(clock, time, [4, 0, 1])
+    assert (first, second) == pytest.approx((10.0, 10.0))
+    assert other == pytest.approx(10.0 + 20.0)
+    assert end == pytest.approx(time())
+
+
+def test_the_time_goes_on_when_no_rounds_will_come() -> None:
+    time = Time()
+    clock = RoundClock(time)
+    rounds(clock, time, [4])
+    assert clock() == pytest.approx(time() - 30.0)
+    clock.forget()
+    assert clock() == time()
+
+
+def test_spans_never_go_backwards() -> None:
+    time = Time()
+    clock = RoundClock(time)
+    spans = SlotSpans([0], clock)
+    for run in (5, 0, 0, 3, 0, 1):
+        with spans.of("verify", [0]):
+            start = clock()
+            time.seconds += 10.0 * run + 0.1
+            clock.verified(run, start)
+    ends = [moment for span in spans[0] for moment in (span.start, span.end)]
+    assert ends == sorted(ends)
