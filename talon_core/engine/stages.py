@@ -227,7 +227,7 @@ class Stages:
                     self._wait()
                 seconds = self._clock.verified(verified.passes, start)
             nodes, context = sum(map(len, trees.values())), max(self._sequences[slot].length for slot in left)
-            if verified.passes and not verified.prepared:
+            if not verified.prepared:
                 self._measured.verified(nodes, context, len(left), seconds)
             for slot, found in verified.accepted.items():
                 with self._faults.of([slot]):
