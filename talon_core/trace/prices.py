@@ -16,11 +16,11 @@ from talon_core.tree_arrays import FloatArray, IntArray
 
 
 @attrs.frozen(eq=False)
-class WithLookUps(Costs):
-    """Costs with a drafter that looks texts up, which takes next to nothing, in the place of the one that they are of.
+class _Behind(Costs):
+    """Costs in whose place others stand, which differ in what is no pass of the target.
 
     Attributes:
-        costs: of the target, and of another drafter.
+        costs: of the target, and of a drafter.
     """
 
     costs: Costs
@@ -37,6 +37,18 @@ class WithLookUps(Costs):
 
     def verify_after(self, nodes: IntArray, contexts: Sequence[int], batch: int = 1) -> Sequence[FloatArray | None]:
         return self.costs.verify_after(nodes, contexts, batch)
+
+    def read(self, tokens: int) -> float | None:
+        return self.costs.read(tokens)
+
+
+@attrs.frozen(eq=False)
+class WithLookUps(_Behind):
+    """Costs with a drafter that looks texts up, which takes next to nothing, in the place of the one that they are of.
+
+    Attributes:
+        costs: of the target, and of another drafter.
+    """
 
     def draft(self, rows: int, width: int) -> float | None:
         return 0.0
@@ -53,9 +65,6 @@ class WithLookUps(Costs):
     def beside_layer(self) -> float | None:
         return self.costs.beside_layer()
 
-    def read(self, tokens: int) -> float | None:
-        return self.costs.read(tokens)
-
     def rest(self, rounds: int) -> float | None:
         return self.costs.rest(rounds)
 
@@ -65,17 +74,14 @@ USUAL_CONTEXT = 256
 
 
 @attrs.frozen(eq=False)
-class AtRest(Costs):
+class AtRest(_Behind):
     """Costs of a text for which nothing is ever drafted, so that passes are run ahead of their rounds.
 
     Attributes:
         costs: of any rounds.
-        rounds: whose passes are run together.
-        seconds: that one of them takes besides its pass.
+        seconds: that a round takes besides its pass.
     """
 
-    costs: Costs
-    rounds: int
     seconds: float
 
     @classmethod
@@ -87,29 +93,13 @@ class AtRest(Costs):
         one = costs.verify(1, USUAL_CONTEXT)
         rounds = max(int(SECONDS_AHEAD / one), 1) if one else 1
         seconds = costs.rest(rounds)
-        return costs if seconds is None else cls(costs, rounds, seconds / rounds)
-
-    @property
-    def fixed(self) -> bool:
-        return self.costs.fixed
-
-    def verify(self, nodes: int, context: int, batch: int = 1) -> float | None:
-        return self.costs.verify(nodes, context, batch)
-
-    def verify_each(self, nodes: IntArray, context: int, batch: int = 1) -> FloatArray | None:
-        return self.costs.verify_each(nodes, context, batch)
-
-    def verify_after(self, nodes: IntArray, contexts: Sequence[int], batch: int = 1) -> Sequence[FloatArray | None]:
-        return self.costs.verify_after(nodes, contexts, batch)
+        return costs if seconds is None else cls(costs, seconds / rounds)
 
     def draft(self, rows: int, width: int) -> float | None:
         return self.costs.draft(rows, width)
 
     def commit(self, tokens: int) -> float | None:
         return self.seconds
-
-    def read(self, tokens: int) -> float | None:
-        return self.costs.read(tokens)
 
 
 def costs_with(costs: Costs, drafter: DrafterSpec | None) -> Costs:

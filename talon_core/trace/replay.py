@@ -188,7 +188,7 @@ class Replay:
         self.temperature = float(trace["settings"]["temperature"])
         self._target = trace.target
         self._unknown = UnknownCosts()
-        self._at_rest = None if costs is None else AtRest.of(costs)
+        self._at_rest = self._unknown if costs is None else AtRest.of(costs)
 
     @property
     def adds_own_time(self) -> bool:
@@ -290,7 +290,7 @@ class Replay:
 
     def costs_of(self, method: Method) -> Costs:
         """What passes take with a method's drafter, or without any where nothing is drafted."""
-        if self.costs is None or self._at_rest is None:
+        if self.costs is None:
             return self._unknown
         if method.policy is None and not self.temperature:
             return self._at_rest

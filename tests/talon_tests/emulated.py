@@ -396,28 +396,10 @@ class Emulated(Library):
         )
         _walked(failed)
 
-    def walk_on(
-        self,
-        steps: int,
-        count: int,
-        memory: int,
-        rows: int,
-        layout: int,
-        batch: int,
-        threads: int,
-        passes: int,
-        ids: int,
-        positions: int,
-        best: int,
-        ends: int,
-        end_count: int,
-        starts: int,
-        sizes: int,
-        results: int,
-        kept: int,
-        done: int,
-    ) -> None:
+    def walk_on(self, *given: int) -> None:
         """Emulated pass by pass; what is done between them only moves numbers."""
+        own, (passes, ids, positions, best, ends, end_count, starts, sizes, results, kept, done) = given[:7], given[7:]
+        _, _, _, rows, layout, batch, _ = own
         queries = numbers_at(rows, 1, np.int64).item()
         read, at, found = (memory_of(one, queries, np.int64) for one in (ids, positions, best))
         prefixes, nodes = memory_of(layout, 2 * batch, np.int32).reshape(2, batch)
@@ -425,7 +407,7 @@ class Emulated(Library):
         numbers = zip(numbers_at(starts, results, np.uint64), numbers_at(sizes, results, np.int64), strict=True)
         pieces = [(int(start), 4 * int(size)) for start, size in numbers]
         for number in range(passes):
-            self.walk(steps, count, memory, rows, layout, batch, threads)
+            self.walk(*own)
             memory_of(done, 1, np.int64)[:] = number + 1
             for start, size in pieces:
                 ctypes.memmove(kept, start, size)
