@@ -44,13 +44,29 @@ static inline int64_t vectors_width(int64_t n) { return (n + V - 1) / V * V; }
 // The start of vector c of a row of n >= V floats; the last one overlaps its neighbour instead of passing the end.
 static inline int64_t column(int64_t c, int64_t n) { return least(c * V, n - V); }
 
-// packed[d][j] = rows[j][d] for PACK rows, of which only `count` exist; the others repeat the last one.
-static void pack(const float *rows, int64_t stride, int64_t count, int64_t n, float *packed) {
+// Rows that are read soon. The processor does not foresee them: keys are packed some at a time, and values are read by
+// columns. With each row that is read now one of these is fetched: where many are at once, all else waits for them.
+typedef struct {
+    const float *rows;
+    int64_t stride, count;
+} Soon;
+
+// Floats that are fetched at once, and how near they come.
+enum { LINE = 16, TO_SECOND_CACHE = 2 };
+
+static const Soon nothing;
+
+// packed[d][j] = rows[j][d] for PACK rows, of which only `count` exist; the others repeat the last one. Of what is read soon
+// there are as many rows.
+static void pack(const float *rows, int64_t stride, int64_t count, int64_t n, float *packed, Soon soon) {
     for (int64_t t = 0; t * V < count; t++)
         for (int64_t c = 0; c * V < n; c++) {
             int64_t d = column(c, n);
             vf a[V], b[V];
-    UNROLL for (int j = 0; j < V; j++) a[j] = load(rows + least(t * V + j, count - 1) * stride + d);
+            if (soon.count && d % LINE < V)
+                UNROLL for (int j = 0; j < V; j++)
+                    __builtin_prefetch(soon.rows + least(t * V + j, count - 1) * soon.stride + d, 0, TO_SECOND_CACHE);
+            UNROLL for (int j = 0; j < V; j++) a[j] = load(rows + least(t * V + j, count - 1) * stride + d);
             UNROLL for (int s = 1; s < V; s *= 2) {
                 UNROLL for (int j = 0; j < V / 2; j++) {
                     b[2 * j] = INTERLEAVE_LOW(a[j], a[j + V / 2]);
@@ -85,37 +101,48 @@ INLINE void scores(const int MR, const int NT, const float *restrict q, const fl
     }
 }
 
+// Adds weight[i] * row to the sums of MR queries and of NC vectors of a row that start at `at`.
+INLINE void add_row(const int MR, const int NC, const float *restrict weight, int64_t width, const float *restrict row,
+                    const int64_t *at, vf *acc) {
+    vf a[HEIGHT], b[WIDE];
+    if (MR <= NC) {  // the fewer of the two stay in registers
+        UNROLL for (int i = 0; i < MR; i++) a[i] = splat(weight[i * width]);
+        UNROLL for (int c = 0; c < NC; c++) {
+            b[0] = load(row + at[c]);
+            UNROLL for (int i = 0; i < MR; i++) acc[i * NC + c] = fma_of(a[i], b[0], acc[i * NC + c]);
+        }
+    } else {
+        UNROLL for (int c = 0; c < NC; c++) b[c] = load(row + at[c]);
+        UNROLL for (int i = 0; i < MR; i++) {
+            a[0] = splat(weight[i * width]);
+            UNROLL for (int c = 0; c < NC; c++) acc[i * NC + c] = fma_of(a[0], b[c], acc[i * NC + c]);
+        }
+    }
+}
+
 // out[i] += sum over j of weight[i][j] * row j, j ascending, for MR queries and NC vectors of a row that start at `at`.
 INLINE void mix(const int MR, const int NC, const float *restrict weight, int64_t width, const float *restrict rows,
                 int64_t stride, const int32_t *restrict index, int64_t count, const int64_t *at, float *restrict out,
-                int64_t out_width) {
+                int64_t out_width, const Soon *soon) {
     vf acc[HEIGHT * WIDE];
     UNROLL for (int i = 0; i < MR; i++)
         UNROLL for (int c = 0; c < NC; c++) acc[i * NC + c] = load(out + i * out_width + c * V);
-    for (int64_t j = 0; j < count; j++) {
-        const float *row = rows + (index ? (int64_t)index[j] : j) * stride;
-        vf a[HEIGHT], b[WIDE];
-        if (MR <= NC) {  // the fewer of the two stay in registers
-            UNROLL for (int i = 0; i < MR; i++) a[i] = splat(weight[i * width + j]);
-            UNROLL for (int c = 0; c < NC; c++) {
-                b[0] = load(row + at[c]);
-                UNROLL for (int i = 0; i < MR; i++) acc[i * NC + c] = fma_of(a[i], b[0], acc[i * NC + c]);
-            }
-        } else {
-            UNROLL for (int c = 0; c < NC; c++) b[c] = load(row + at[c]);
-            UNROLL for (int i = 0; i < MR; i++) {
-                a[0] = splat(weight[i * width + j]);
-                UNROLL for (int c = 0; c < NC; c++) acc[i * NC + c] = fma_of(a[0], b[c], acc[i * NC + c]);
-            }
-        }
+    const int64_t fetching = index ? 0 : least(count, soon->count);
+    int64_t j = 0;
+    for (; j < fetching; j++) {
+        UNROLL for (int c = 0; c < NC; c += LINE / V)
+            __builtin_prefetch(soon->rows + j * soon->stride + at[c], 0, TO_SECOND_CACHE);
+        add_row(MR, NC, weight + j, width, rows + j * stride, at, acc);
     }
+    for (; j < count; j++)
+        add_row(MR, NC, weight + j, width, rows + (index ? (int64_t)index[j] : j) * stride, at, acc);
     UNROLL for (int i = 0; i < MR; i++)
         UNROLL for (int c = 0; c < NC; c++) store(out + i * out_width + c * V, acc[i * NC + c]);
 }
 
 typedef void scores_fn(const float *, const float *, float *, int64_t, int64_t);
 typedef void mix_fn(const float *, int64_t, const float *, int64_t, const int32_t *, int64_t, const int64_t *, float *,
-                    int64_t);
+                    int64_t, const Soon *);
 #define SCORES(MR, NT)                                                                                                \
     static void scores_##MR##_##NT(const float *q, const float *packed, float *score, int64_t width, int64_t n) {     \
         scores(MR, NT, q, packed, score, width, n);                                                                   \
@@ -123,8 +150,8 @@ typedef void mix_fn(const float *, int64_t, const float *, int64_t, const int32_
 #define MIX(MR, NC)                                                                                                   \
     static void mix_##MR##_##NC(const float *weight, int64_t width, const float *rows, int64_t stride,                \
                                 const int32_t *index, int64_t count, const int64_t *at, float *out,                   \
-                                int64_t out_width) {                                                                  \
-        mix(MR, NC, weight, width, rows, stride, index, count, at, out, out_width);                                   \
+                                int64_t out_width, const Soon *soon) {                                                \
+        mix(MR, NC, weight, width, rows, stride, index, count, at, out, out_width, soon);                             \
     }
 #define HEIGHTS(OP, NC) OP(1, NC) OP(2, NC) OP(3, NC) OP(4, NC) OP(5, NC) OP(6, NC)
 #define NAMES(OP, NC) {OP##_1_##NC, OP##_2_##NC, OP##_3_##NC, OP##_4_##NC, OP##_5_##NC, OP##_6_##NC}
@@ -141,41 +168,26 @@ static mix_fn *const mix_of[WIDE][HEIGHT] = {NAMES(mix, 1), NAMES(mix, 2), {mix_
                                              {mix_1_4, mix_2_4, mix_3_4}};
 #endif
 
-// Rows that are read soon. The processor does not foresee them: keys are packed some at a time, and values are read
-// by columns.
-typedef struct {
-    const float *rows;
-    int64_t stride, count;
-} Soon;
-
-static void fetch(const Soon *soon, int64_t begin, int64_t n) {
-    enum { LINE = 16, TO_SECOND_CACHE = 2 };
-    for (int64_t j = begin; j < least(begin + PACK, soon->count); j++)
-        for (int64_t d = 0; d < n; d += LINE) __builtin_prefetch(soon->rows + j * soon->stride + d, 0, TO_SECOND_CACHE);
-}
-
-// Scores of `queries` queries against `count` rows of keys. Meanwhile more keys, from the same ones on, and values are
-// fetched.
+// Scores of `queries` queries against `count` rows of keys. Meanwhile as many values are fetched, or none.
 static void score_rows(const float *q, int64_t queries, const float *keys, int64_t stride, int64_t count, int64_t n,
-                       float *packed, float *score, int64_t width, Soon more, Soon values) {
+                       float *packed, float *score, int64_t width, Soon values) {
     for (int64_t j = 0; j < count; j += PACK) {
         int64_t some = least(count - j, PACK), vectors = (some + V - 1) / V;
-        fetch(&more, j + PACK, n);
-        fetch(&values, j, n);
-        pack(keys + j * stride, stride, some, n, packed);
+        const Soon own = {values.rows ? values.rows + j * values.stride : 0, values.stride, values.count};
+        pack(keys + j * stride, stride, some, n, packed, own);
         for (int64_t i = 0; i < queries; i += HEIGHT)
             scores_of[vectors - 1][least(queries - i, HEIGHT) - 1](q + i * n, packed, score + i * width + j, width, n);
     }
 }
 
 static void mix_rows(const float *weight, int64_t queries, int64_t width, const float *rows, int64_t stride,
-                     const int32_t *index, int64_t count, int64_t n, float *out, int64_t out_width) {
+                     const int32_t *index, int64_t count, int64_t n, float *out, int64_t out_width, Soon soon) {
     if (count <= 0) return;
     int64_t vectors = (n + V - 1) / V, together = queries <= FEW ? WIDE : COLUMNS;
     for (int64_t c = 0; c < vectors; c += together) {
         int64_t at[WIDE], some = least(vectors - c, together);
         for (int64_t i = 0; i < some; i++) at[i] = column(c + i, n);
-        mix_of[some - 1][queries - 1](weight, width, rows, stride, index, count, at, out + c * V, out_width);
+        mix_of[some - 1][queries - 1](weight, width, rows, stride, index, count, at, out + c * V, out_width, &soon);
     }
 }
 
@@ -249,16 +261,15 @@ static void attend(const Call *call, const Trees *trees, int64_t b, int64_t head
     const int64_t tree_width = (nodes + PACK - 1) / PACK * PACK;
     // Only ancestors' scores are used, but which rows these are differs by query: score them all.
     if (branched && stop > prefix && part * PART < stop)
-        score_rows(s->q, queries, keys + prefix * k_stride, k_stride, nodes, n, s->packed, s->tree, tree_width,
-                   (Soon){0, 0, 0}, (Soon){0, 0, 0});
+        score_rows(s->q, queries, keys + prefix * k_stride, k_stride, nodes, n, s->packed, s->tree, tree_width, nothing);
     for (int64_t begin = part * PART; begin < stop; begin += BLOCK) {
         int64_t end = least(begin + BLOCK, stop);
         if (end <= earliest) continue;
         const int64_t unseen = most(0, earliest - begin) / V * V, at = begin + unseen;
-        const float *own = keys + at * k_stride;
-        score_rows(s->q, queries, own, k_stride, least(end, densest) - at, n, s->packed, s->score + unseen, BLOCK,
-                   (Soon){own, k_stride, densest - at},  // behind this part they are the next one's
-                   (Soon){values + at * v_stride, v_stride, least(end, densest) - at});
+        const int64_t rows = least(end, densest) - at;
+        score_rows(s->q, queries, keys + at * k_stride, k_stride, rows, n, s->packed, s->score + unseen, BLOCK,
+                   (Soon){values + at * v_stride, v_stride, rows});
+        Soon more = {keys + end * k_stride, k_stride, densest - end};  // behind this part they are the next one's
         for (int64_t i = 0; i < queries; i++) {
             const int32_t *chain = chains->index + chains->offset[(first + i) / group] - dense[i];
             for (int64_t p = most(begin, dense[i]); p < least(end, length[i]); p++)
@@ -274,17 +285,18 @@ static void attend(const Call *call, const Trees *trees, int64_t b, int64_t head
             }
             open = most(open, begin);
             mix_rows(s->score + i * BLOCK + open - begin, some, BLOCK, values + open * v_stride, v_stride, 0,
-                     shared - open, n, s->out + i * out_width, out_width);
+                     shared - open, n, s->out + i * out_width, out_width, more);
+            more = nothing;  // they are fetched once
             for (int64_t j = i, next; j < i + some; j = next) {
                 int64_t query = (first + j) / group;
                 for (next = j + 1; next < i + some && (first + next) / group == query; next++) {}
                 int64_t at = most(shared, open), own = least(end, dense[j]);
                 mix_rows(s->score + j * BLOCK + at - begin, next - j, BLOCK, values + at * v_stride, v_stride, 0,
-                         own - at, n, s->out + j * out_width, out_width);
+                         own - at, n, s->out + j * out_width, out_width, nothing);
                 at = most(most(at, own), from[j]);
                 mix_rows(s->score + j * BLOCK + at - begin, next - j, BLOCK, values + prefix * v_stride, v_stride,
                          chains->index + chains->offset[query] + at - dense[j], least(end, length[j]) - at, n,
-                         s->out + j * out_width, out_width);
+                         s->out + j * out_width, out_width, nothing);
             }
         }
     }

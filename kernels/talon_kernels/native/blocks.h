@@ -65,20 +65,17 @@ INLINE float half(const uint8_t *p) {
 #endif
 }
 
-// Two of them side by side, each in all lanes. A block has more than the eight bytes that are read. Numbers are spread by
-// loading them from memory: registers have one unit for it, which widening needs.
-INLINE void two_halves(const uint8_t *p, vf *first, vf *second) {
+// A block's scale and, where it has one, its minimum. A block has more than the eight bytes that are read. They go to
+// memory, where numbers are spread over the lanes as they are read: registers have one unit for it, which widening needs.
+typedef float Halves[4];
+INLINE void halves_of(const uint8_t *p, Halves out) {
 #if defined(__F16C__)
     __m128 read;  // from memory: from a register it would be two steps
-    float spread[4];
     __asm__("vcvtph2ps %1, %0" : "=x"(read) : "m"(*(const uint8_t(*)[8])p));
-    _mm_storeu_ps(spread, read);
-    __asm__("" : "+m"(spread));
-    *first = splat(spread[0]);
-    *second = splat(spread[1]);
+    _mm_storeu_ps(out, read);
+    __asm__("" : "+m"(*(Halves *)out));
 #else
-    *first = splat(half(p));
-    *second = splat(half(p + 2));
+    out[0] = half(p), out[1] = half(p + 2);
 #endif
 }
 
@@ -116,10 +113,6 @@ INLINE int64_t block_bytes(const int kind) {
     }
 }
 
-#if V == 16
-#define SIXTEEN ((vf){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
-#endif
-
 // The scales of a block of a K kind: of Q6_K those of its sixteen parts; of others, for parts 0 to 3 and again for parts
 // 4 to 7, four factors and the four numbers that are added.
 typedef float Scales[16];
@@ -146,22 +139,40 @@ INLINE void scales_of(const int kind, const uint8_t *b, float *s) {
 }
 
 // What 32 weights are multiplied with, and what is added then; of Q6_K the factors of the first 16 and of the others.
+// Where weights are looked up, `by` is all that they may be.
 typedef struct {
     vf by, from;
 } Factors;
 
+#if V == 16
+// A register holds all that four bits can stand for, and a look-up reads four bits.
+#define SIXTEEN ((vf){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
+INLINE int is_looked_up(const int kind) { return kind == Q4_0 || kind == Q4_1 || kind == Q4_K; }
+
+// Multiplied and then added, both numbers are spread as they are read from memory, at no cost; one of what a multiplication
+// with an addition takes has to be in a register before. Products are exact, so the sums are the same.
+INLINE Factors table_of(const float by, const float from, const int zero) {
+    return (Factors){.by = splat(by) * (SIXTEEN - splat((float)zero)) + splat(from)};
+}
+
+// V weights of the lower four bits of each lane.
+INLINE vf looked_up(vi lanes, const Factors f) {
+    return (vf)_mm512_permutexvar_ps((__m512i)lanes, (__m512)f.by);
+}
+#endif
+
 // Of a block, or of a part of one of a K kind, whose scales are s.
 INLINE Factors factors_of(const int kind, const uint8_t *b, const float *s, int part) {
-    Factors f = {.from = splat(-0.0f)};  // which changes no sign
     if (kind == Q6_K) return (Factors){splat(s[2 * part]), splat(s[2 * part + 1])};
-    if (is_k(kind)) {
-        s += part % 4 + part / 4 * 8;
-        return (Factors){splat(s[0]), splat(s[4])};
-    }
-    vf minimum;
-    two_halves(b, &f.by, &minimum);
-    if (kind == Q4_1 || kind == Q5_1) f.from = minimum;
-    return f;
+    Halves own;
+    if (is_k(kind)) s += part % 4 + part / 4 * 8;
+    else halves_of(b, own);
+    const float by = is_k(kind) ? s[0] : own[0];
+    const float from = is_k(kind) ? s[4] : kind == Q4_1 || kind == Q5_1 ? own[1] : -0.0f;  // which changes no sign
+#if V == 16
+    if (is_looked_up(kind)) return table_of(by, from, kind == Q4_0 ? 8 : 0);
+#endif
+    return (Factors){splat(by), splat(from)};
 }
 
 // Weights V i to V i + V - 1 of a block, in their order. `kind` is a constant: Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0.
@@ -174,9 +185,8 @@ INLINE vf block_of(const int kind, const uint8_t *b, const int i, const Factors 
         const vi low = nibbles(q + 4 + i * V % 16, i * V / 16);
         return fma_of(f.by, floats((low | fifth_bits(word(q), i * V)) - zero), f.from);
     }
-#if V == 16  // a register holds all that four bits can stand for, and a look-up reads four bits
-    const __m512 table = (__m512)fma_of(f.by, SIXTEEN - splat((float)zero), f.from);
-    return (vf)_mm512_permutexvar_ps(_mm512_srli_epi32((__m512i)bytes(q), 4 * i), table);
+#if V == 16
+    return looked_up(bytes(q) >> 4 * i, f);
 #else
     return fma_of(f.by, floats(nibbles(q + i * V % 16, i * V / 16) - zero), f.from);
 #endif
@@ -194,7 +204,7 @@ INLINE vf part_of(const int kind, const uint8_t *b, int part, const int i, const
     const uint8_t *high = b + 16, *q = b + (kind == Q5_K ? 48 : 16) + part / 2 * 32;
     const vi moved = bytes(q + at) >> part % 2 * 4;
 #if V == 16
-    if (kind == Q4_K) return (vf)_mm512_permutexvar_ps((__m512i)moved, (__m512)fma_of(f.by, SIXTEEN, f.from));
+    if (is_looked_up(kind)) return looked_up(moved, f);
 #endif
     vi some = moved & 15;
     if (kind == Q5_K) some |= (bytes(high + at) >> part & 1) << 4;
