@@ -18,13 +18,13 @@ MEMORY = 0.9
 ENOUGH = 3
 """Rounds with a draft before it is decided whether drafting pays."""
 
-PAUSES = (4, 64)
-"""Rounds of plain decoding before drafting is tried again: at first, and at most."""
+PAUSES = (16, 64)
+"""Rounds of plain decoding before drafting is tried again: at first, and from then on."""
 
 SHARE = 1.0 / 0.98 - 1.0
 """What drafts may lose of the time of plain decoding, in whichever part of a text."""
 
-CREDIT = (4.0, 32.0)
+CREDIT = (2.0, 32.0)
 """What drafts may lose besides, in passes of plain decoding: at the beginning of a text, and at most, where others have
 gained as much."""
 
@@ -55,6 +55,7 @@ class Learnt:
         unread: tokens of the text that the drafter may have to read before it drafts.
         catching_up: seconds that this takes in this round, where they count as what is lost in this text.
         most_new: tokens that the text may have.
+        greedy: whether it is decoded at temperature 0.
         begun: whether the text is drafted for; None before that is decided.
         alike: what is known of texts like it, where it is.
         others: what other texts of the machine have taught.
@@ -81,6 +82,7 @@ class Learnt:
     unread: int = 0
     catching_up: float = 0.0
     most_new: int = 1
+    greedy: bool = True
     begun: bool | None = None
     alike: Alike | None = None
     others: EarnedBack = attrs.field(factory=EarnedBack)
@@ -110,4 +112,4 @@ class Learnt:
         self.drafted += 1
         if self.drafted >= ENOUGH:
             pays = max(self.tokens, self.emitted) >= self.passes
-            self.left = self.pause = 0 if pays else min(max(2 * self.pause, PAUSES[0]), PAUSES[1])
+            self.left = self.pause = 0 if pays else PAUSES[self.pause > 0]

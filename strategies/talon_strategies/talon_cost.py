@@ -22,6 +22,9 @@ from talon_strategies.options import whole_number
 from talon_strategies.prices import ASSUMED
 from talon_strategies.talon_cost_forests import TalonCostForest
 
+PAUSE = 8
+"""Rounds without a draft that follow each other, about: what they take is what drafts are held against."""
+
 
 @attrs.frozen
 class TalonCost(CostAware, ForestLearner):
@@ -44,13 +47,13 @@ class TalonCost(CostAware, ForestLearner):
     one is worth, whose place it takes.
 
     A draft can turn out to be worth no node, and has cost its layers. Where the latest rounds did not pay for those,
-    rounds of plain decoding follow, in which the drafter is not asked: 4 at first, and twice as many after each round
-    with a draft that did not help. Those tokens count that were expected of these rounds or that came, whichever are
-    more: a drafter is often better than it says before its probabilities are calibrated.
+    rounds of plain decoding follow, in which the drafter is not asked: 16 at first, and 64 after each round with a
+    draft that did not help. Those tokens count that were expected of these rounds or that came, whichever are more: a
+    drafter is often better than it says before its probabilities are calibrated.
 
     What is expected may be wrong, so there is a second account, of the tokens that rounds have really emitted (the idea
     is that of Conservative Bandits, Wu et al., ICML 2016). By the prices, a text takes at most 1 / 0.98 of the time of
-    plain decoding and 4 passes, besides the reading of its prompt, and any part of a text at most 1 / 0.98 of it and 32
+    plain decoding and 2 passes, besides the reading of its prompt, and any part of a text at most 1 / 0.98 of it and 32
     passes, whatever the drafter says and whatever is accepted: layers and nodes that could lead beyond that are not
     drafted, even if they seem to pay. So what is tried again and again in vain costs a fiftieth of the time. Prices are
     asked for again after 8 rounds at most.
@@ -91,6 +94,7 @@ class TalonCost(CostAware, ForestLearner):
         assert isinstance(one, TalonCost)
         learnt = one.learnt
         learnt.unread, learnt.most_new = sequence.unread, sequence.max_new_tokens
+        learnt.greedy = not sequence.temperature
         learnt.others = sequence.machine.setdefault(f"talon-cost with {sequence.drafter}", learnt.others)
         return one
 
@@ -235,7 +239,9 @@ class TalonCost(CostAware, ForestLearner):
         return tree.keep((-self.learnt.scores).argsort(kind="stable")[: 1 + self.known.nodes])
 
     def spared(self, costs: Costs) -> float:
-        plain, drafted = costs.besides(False), costs.besides(True)
+        together = costs.rest(PAUSE) if self.learnt.greedy else None
+        plain = costs.besides(False) if together is None else together / PAUSE
+        drafted = costs.besides(True)
         return 0.0 if plain is None or drafted is None else drafted - plain
 
     def learn(self, round_: Round) -> None:

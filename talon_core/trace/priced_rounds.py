@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from talon_core.costs import Costs
 from talon_core.rounds import Span
-from talon_core.trace.prices import behind, hearing, pass_seconds, priced_policy
+from talon_core.trace.prices import behind, hearing, pass_seconds, priced_policy, resting
 from talon_core.tree import FloatArray, IntArray
 from talon_core.tree_arrays import begins_of, distinct
 
@@ -37,12 +37,13 @@ class Rounds:
     new: IntArray
     layers: IntArray
 
-    def priced(self, costs: Costs, timed: bool) -> FloatArray:
+    def priced(self, costs: Costs, timed: bool, rests: bool) -> FloatArray:
         """Seconds of the parts of each round, to the bit what `priced` says of it; 0 where nothing is known.
 
         Args:
             costs: what passes take.
             timed: the policies' own time is measured, and not by the costs.
+            rests: as `Replay.rests`.
 
         Returns:
             Shape `(rounds, parts)`, in the order of `PRICED`.
@@ -50,12 +51,16 @@ class Rounds:
         of, rows, widths = self.layers
         layers = np.bincount(of, minlength=len(self.texts))
         draft = np.bincount(of, _told(costs.draft, rows, widths), len(self.texts))  # it adds up in their order
+        commit = _told(costs.commit, self.new)
+        if rests:
+            together = self._resting(costs, (layers == 0) & (self.nodes == 1))
+            commit = np.where(np.isnan(together), commit, together)
         return np.stack(
             [
                 draft + self._hearing(costs, layers > 0),
                 self._verifying(costs),
                 _told(costs.accept, self.nodes),
-                _told(costs.commit, self.new),
+                commit,
                 np.zeros(len(layers)) if timed else _told(lambda count: priced_policy(costs, count), layers),
             ],
             axis=1,
@@ -70,6 +75,12 @@ class Rounds:
         prompts[firsts] = heard[firsts] = self.prompts[texts[firsts]]
         found[rounds] = _told(lambda *told: hearing(costs, *told), prompts, contexts - heard)
         return found
+
+    def _resting(self, costs: Costs, alone: NDArray[np.bool_]) -> FloatArray:
+        """What `resting` says of the rounds of each text."""
+        begins = begins_of(self.texts)[1:]
+        each = zip(np.split(alone, begins), np.split(self.contexts, begins), strict=True)
+        return np.concatenate([resting(costs, own, contexts.tolist()) for own, contexts in each])
 
     def _verifying(self, costs: Costs) -> FloatArray:
         sizes, contexts = distinct(self.nodes), distinct(self.contexts)

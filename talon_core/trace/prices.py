@@ -5,6 +5,7 @@ from itertools import accumulate, pairwise
 
 import attrs
 import numpy as np
+from numpy.typing import NDArray
 
 from talon_core.costs import Costs
 from talon_core.drafter import DrafterSpec
@@ -90,8 +91,7 @@ class AtRest(_Behind):
 
         A pass takes what it takes after a text of usual length: it tells only how many are run together.
         """
-        one = costs.verify(1, USUAL_CONTEXT)
-        rounds = max(int(SECONDS_AHEAD / one), 1) if one else 1
+        rounds = _run_together(costs, USUAL_CONTEXT)
         seconds = costs.rest(rounds)
         return costs if seconds is None else cls(costs, seconds / rounds)
 
@@ -100,6 +100,34 @@ class AtRest(_Behind):
 
     def commit(self, tokens: int) -> float | None:
         return self.seconds
+
+
+def resting(costs: Costs, alone: NDArray[np.bool_], contexts: Sequence[int]) -> FloatArray:
+    """Seconds besides their passes of rounds that follow each other without a draft, as those passes are run together.
+
+    Args:
+        costs: what passes take.
+        alone: which rounds of a text have no draft, and their policy knew it; shape `(rounds,)`.
+        contexts: committed tokens before each.
+
+    Returns:
+        Shape `(rounds,)`; NaN for rounds whose passes are run by themselves, and where nothing is known.
+    """
+    found = np.full(len(alone), np.nan)
+    turns = np.diff(alone, prepend=False, append=False).nonzero()[0].reshape(-1, 2)
+    for begin, end in turns.tolist():
+        while end - begin > 1:
+            rounds = min(end - begin, _run_together(costs, contexts[begin]))
+            seconds = costs.rest(rounds) if rounds > 1 else None
+            found[begin : begin + rounds] = np.nan if seconds is None else seconds / rounds
+            begin += rounds
+    return found
+
+
+def _run_together(costs: Costs, context: int) -> int:
+    """How many passes over a root alone are run together at most, see `Target.verify`."""
+    one = costs.verify(1, context)
+    return max(int(SECONDS_AHEAD / one), 1) if one else 1
 
 
 def costs_with(costs: Costs, drafter: DrafterSpec | None) -> Costs:

@@ -1,6 +1,7 @@
 """Trying policies on a trace: the rounds that they would have had, without either model."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isnan
 from time import perf_counter
 from typing import Any
 
@@ -24,7 +25,17 @@ from talon_core.source_chooser import check_sources
 from talon_core.trace.columns import NO_ROW, TextTrace
 from talon_core.trace.drafter import TraceDrafter
 from talon_core.trace.folder import Trace
-from talon_core.trace.prices import AtRest, Untold, WithLookUps, behind, costs_with, priced, priced_target, seconds_of
+from talon_core.trace.prices import (
+    AtRest,
+    Untold,
+    WithLookUps,
+    behind,
+    costs_with,
+    priced,
+    priced_target,
+    resting,
+    seconds_of,
+)
 from talon_core.trace.source import Recorded, Source
 from talon_core.tree import FloatArray, IntArray, TokenTree, read_only
 
@@ -296,6 +307,10 @@ class Replay:
             return self._at_rest
         return costs_with(self.costs, method.drafter)
 
+    def rests(self, method: Method) -> bool:
+        """Whether a method's policy says in how many rounds nothing will be drafted: their passes are run together."""
+        return method.policy is not None and not self.temperature and type(method.policy).rests is not TreePolicy.rests
+
     def costs_behind(self, method: Method) -> Costs | None:
         """What is predicted of a method comes of these, besides what is measured here; None where nothing is.
 
@@ -375,6 +390,8 @@ class _Text:
         self._untold = Untold(text.prompt_tokens)
         self._policy = replay.begun(method, text)
         self._tell = teller(self._policy)
+        self._alone: list[bool] = []  # of each round, whether nothing was drafted in it
+        self._parts: list[tuple[list[Span], dict[str, float]]] = []  # what was measured, and what is predicted
 
     def replayed(self) -> Replayed:
         rounds: list[Round] = []
@@ -386,8 +403,10 @@ class _Text:
             if done < len(self._new):
                 self._source.commit(round_)
             self._tell(round_)
-        spans = [span for round_ in rounds for span in round_.spans]
         replay = self._replay
+        if replay.costs is not None and replay.rests(self._method):
+            rounds = self._resting(rounds)
+        spans = [span for round_ in rounds for span in round_.spans]
         seconds = seconds_of(replay.costs, self._text, (span.seconds for span in spans))
         policy = drafter = None
         if replay.adds_own_time:
@@ -395,6 +414,15 @@ class _Text:
             if self._method.drafter is not None:
                 drafter = sum(span.seconds for span in spans if span.part == "draft")
         return Replayed(self._text, rounds, self.outside, seconds, policy, drafter)
+
+    def _resting(self, rounds: Sequence[Round]) -> list[Round]:
+        """The rounds, with what those take that rest together."""
+        costs = self._replay.costs_of(self._method)
+        together = resting(costs, np.array(self._alone), [round_.context for round_ in rounds]).tolist()
+        return [
+            round_ if isnan(seconds) else attrs.evolve(round_, spans=_following(own, {**parts, "commit": seconds}))
+            for round_, seconds, (own, parts) in zip(rounds, together, self._parts, strict=True)
+        ]
 
     def _round(self, done: int) -> Round:
         """The round that begins after so many new tokens."""
@@ -408,6 +436,7 @@ class _Text:
         drawing, offers, now = self._policy_choices, self._source.offers, self._replay.now
         drafted = draft_tree(self._policy, drafter, root, limits, drawing, layers, offers, now)
         path = self._path(drafted, done)
+        self._alone.append(not layers.sizes and len(drafted.tree) == 1)
         return Round(
             tree=drafted.tree.without_laws(),
             path=read_only(path),
@@ -443,7 +472,13 @@ class _Text:
         else:
             draft = sum(span.seconds for span in drafted.spans if span.part == "draft")
             predicted = {"draft": draft, **priced_target(costs, nodes, context, new)}
-        return (*own, *behind(predicted, own[-1].end if own else 0.0))
+        self._parts.append((own, predicted))
+        return _following(own, predicted)
+
+
+def _following(own: Sequence[Span], parts: Mapping[str, float]) -> tuple[Span, ...]:
+    """What was measured of a round, and its other parts behind that."""
+    return (*own, *behind(parts, own[-1].end if own else 0.0))
 
 
 class _RecordedLaws(Laws):

@@ -49,6 +49,7 @@ class _Growing:
 
     def __init__(self, replay: Replay, method: Method, texts: SeveralTexts, most: int | None) -> None:
         self._replay, self._texts, self._costs = replay, texts, replay.costs_behind(method)
+        self._rests = replay.rests(method)
         self._vocab_size = int(replay.trace["target"]["vocab_size"])
         self._count = int(texts.first_positions[-1])
         left = np.concatenate([replay.limit(text) - 1 - np.arange(text.positions) for text in texts.texts])
@@ -117,7 +118,7 @@ class _Growing:
             new=self._at("steps")[begins],
             layers=self._layers(begins),
         )
-        parts = rounds.priced(self._costs, self._replay.timed)
+        parts = rounds.priced(self._costs, self._replay.timed, self._rests)
         return np.split(parts, counts.cumsum()[:-1])
 
     def _layers(self, begins: IntArray) -> IntArray:

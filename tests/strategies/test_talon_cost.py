@@ -112,16 +112,16 @@ def test_what_was_rejected_is_worth_less_the_next_time(draft):
     assert sizes[-1] < sizes[0]
 
 
-def test_drafting_pauses_where_it_does_not_pay_and_ever_longer_while_that_stays_so(draft):
+def test_drafting_pauses_where_it_does_not_pay_and_longer_while_that_stays_so(draft):
     drafter = TableDrafter([[0.25, 0.25, 0.25, 0.25]])  # worth no node at these prices
     policy, asked = served(TalonCost(), Prices(node=0.5, layer=0.2)), []
-    for _ in range(ENOUGH + 4 + 1 + 8 + 1 + 16 + 1):
+    for _ in range(ENOUGH + 16 + 1 + 64 + 1 + 64 + 1):
         drafted = draft(policy, drafter)
         assert len(drafted.tree) == 1
         asked.append(int(any(span.part == "draft" for span in drafted.spans)))
         policy.observe(round_of(drafted))
-    assert asked == [1] * ENOUGH + [0] * 4 + [1] + [0] * 8 + [1] + [0] * 16 + [1]
-    assert PAUSES[0] == 4
+    assert asked == [1] * ENOUGH + [0] * 16 + [1] + [0] * 64 + [1] + [0] * 64 + [1]
+    assert PAUSES == (16, 64)
 
 
 @pytest.mark.parametrize(("passes", "left"), [(1.0, 0), (1.001, PAUSES[0])])
@@ -176,6 +176,24 @@ def test_drafting_pauses_where_what_rounds_take_besides_passes_costs_more_than_i
             policy.observe(round_of(drafted, accepted=1))
         left.append(policy.learnt.left)
     assert left == [0, 0, PAUSES[0]]
+
+
+@attrs.frozen
+class AtRest(Besides):
+    """Knows what eight rounds take that follow each other without a draft."""
+
+    def rest(self, rounds):
+        return {8: 0.8}[rounds]
+
+
+@pytest.mark.parametrize(("temperature", "plain"), [(0.0, 1.1), (1.0, 1.5)])
+def test_drafts_are_held_against_rounds_that_follow_each_other_without_one(draft, temperature, plain):
+    costs = AtRest(0.2, 0.1, plain=0.5, drafted=0.7)
+    told = SequenceInfo(prompt_length=30, max_new_tokens=64, temperature=temperature, costs=costs)
+    policy = TalonCost().begin(told)
+    draft(policy, TableDrafter([[0.3, 0.25, 0.25, 0.2]]))
+    assert policy.known.plain == pytest.approx(plain)
+    assert policy.known.verifying[0] == pytest.approx(1.7)
 
 
 @attrs.frozen

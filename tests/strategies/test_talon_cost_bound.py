@@ -108,11 +108,11 @@ def rounds_of(phases):
 @pytest.mark.parametrize("policy", [TalonCost(), TalonCostSampled(budget=20)])
 @settings(deadline=None, max_examples=30)
 @given(costs=MACHINES, drafter=DRAFTERS, phases=PHASES)
-def test_a_text_takes_as_long_as_plain_decoding_by_098_and_four_passes_at_most(draft, policy, costs, drafter, phases):
+def test_a_text_takes_as_long_as_plain_decoding_by_098_and_two_passes_at_most(draft, policy, costs, drafter, phases):
     went = decoded(draft, policy, costs, drafter, rounds_of(phases))
     assert lost(went) <= CREDIT[0] + 1e-6
     assert lost_in_any_stretch(went) <= CREDIT[1] + 1e-6
-    assert (SHARE, CREDIT[0]) == (pytest.approx(1 / 0.98 - 1), 4.0)
+    assert (SHARE, CREDIT[0]) == (pytest.approx(1 / 0.98 - 1), 2.0)
 
 
 @settings(deadline=None, max_examples=30)
@@ -168,7 +168,9 @@ def test_a_prompt_is_read_ever_less_often_where_drafts_of_other_texts_were_in_va
     losses, drafted = texts(draft, costs, 0, 80, 1001, machine)
     assert drafted[0]
     assert not any(drafted[40:50])
-    assert sum(drafted) <= 6
+    between = np.diff(np.flatnonzero(drafted)).tolist()
+    assert between == sorted(between)
+    assert between[-1] > 32
     assert all(loss <= 0.0 for loss, own in zip(losses, drafted, strict=True) if not own)
     assert sum(losses) <= 32.0 + CREDIT[0]
 

@@ -189,6 +189,87 @@ class Now(TreePolicy):
         self.rounds += 1
 
 
+class NowAndAtRest(Now):
+    """Says how many rounds there are until it drafts again."""
+
+    def begin(self, sequence: SequenceInfo) -> TreePolicy:
+        return NowAndAtRest(*self.drafted)
+
+    def rests(self) -> int:
+        return min((one for one in self.drafted if one > self.rounds), default=self.rounds + 1) - self.rounds - 1
+
+
+class RestsOfAll(Rests):
+    """Knows it of any number of rounds; what comes before the commit is not so much that it would be lost beside it."""
+
+    def accept(self, nodes: int) -> float:
+        return 0.0
+
+    def rest(self, rounds: int) -> float:
+        return 0.001 * rounds + 0.004
+
+
+def test_rounds_of_a_pause_take_what_they_take_one_behind_another(tiny: Any, recorded: Callable[..., Trace]) -> None:
+    trace = recorded(tiny)
+    (plain,) = parse_methods(["none"], trace, load_registry())
+    by_policy = [attrs.evolve(plain, policy=policy) for policy in (Now(0, 3, 9), NowAndAtRest(0, 3, 9))]
+    for text in trace:
+        usual, resting = (Replay(trace, RestsOfAll()).text(one, text).rounds for one in by_policy)
+        assert len(usual) > 11
+        assert [one.commit_seconds for one in usual] == pytest.approx([1e14 * len(one.tokens) for one in usual])
+        # two rounds; five, of which three are run together, and the two behind them; and of all that are left threes
+        together = {1: 0.003, 2: 0.003, **dict.fromkeys((4, 5, 6), 0.007 / 3), 7: 0.003, 8: 0.003}
+        for number, seconds in together.items():
+            assert resting[number].commit_seconds == pytest.approx(seconds)
+        for one, other in zip(usual, resting, strict=True):
+            assert one.tokens.tolist() == other.tokens.tolist()
+            assert one.verify_seconds == pytest.approx(other.verify_seconds)
+            if one.draft_passes:
+                assert other.commit_seconds == one.commit_seconds
+        ends = len(usual) - 10
+        if ends % 3 == 1:  # the last one is by itself
+            assert resting[-1].commit_seconds == usual[-1].commit_seconds
+        assert resting[10].commit_seconds == pytest.approx(0.007 / 3)
+
+
+class Cheap(RestsOfAll):
+    """Of a drafter that is worth a try."""
+
+    def verify(self, nodes: int, context: int, batch: int = 1) -> float:
+        return 0.025 + 0.005 * nodes
+
+    def draft(self, rows: int, width: int) -> float:
+        return 0.004
+
+    def commit(self, tokens: int) -> float:
+        return 0.005
+
+    def tell(self, tokens: int) -> float:
+        return 0.001
+
+    def catch_up(self, tokens: int) -> float:
+        return 0.001
+
+    def read(self, tokens: int) -> float:
+        return 0.1
+
+
+def test_pauses_are_priced_to_the_bit_alike_where_texts_are_tried_together(
+    tiny: Any, recorded: Callable[..., Trace]
+) -> None:
+    trace = recorded(tiny)
+    (method,) = parse_methods(["talon-cost"], trace, load_registry())
+    replay, texts = Replay(trace, Cheap(), timed=False), [*trace]
+    grown = together(replay, method, SeveralTexts(texts))
+    assert grown is not None
+    apart = [replay.text(method, text) for text in texts]
+    assert [one.predicted_seconds for one in grown.totals()] == [one.seconds for one in apart]
+    rounds = [one for each in apart for one in each.rounds]
+    assert all(one.commit_seconds == pytest.approx(0.005) for one in rounds if one.draft_passes)
+    assert {bool(one.draft_passes) for one in rounds} == {False, True}
+    assert any(one.commit_seconds < 0.004 for one in rounds)
+
+
 class NoReading(Known):
     """Of a drafter that has no network, or a profile made before its reading was apart."""
 
