@@ -1,5 +1,7 @@
 """What `talon-cost` learns of a text."""
 
+from math import ceil
+
 import attrs
 import numpy as np
 
@@ -49,7 +51,7 @@ class Learnt:
         passes: what these rounds took, in passes of plain decoding.
         drafted: how many there were.
         pause: rounds of plain decoding that were decided on last; 0 where drafting paid.
-        left: those of them that are left.
+        left: those of them that are left, or rounds until a draft may be paid.
         credit: what drafts may lose now, in passes of plain decoding.
         asked: seconds of the round's first layer, where the drafter is asked.
         unread: tokens of the text that the drafter may have to read before it drafts.
@@ -98,6 +100,15 @@ class Learnt:
         self.others.texts += not self.new
         self.new += tokens
         self.others.went(tokens, passes, self.alike, SHARE)
+
+    def save(self, lacking: float) -> None:
+        """A draft costs more than may be lost: nothing is drafted until it may be, or prices have had time to change.
+
+        Args:
+            lacking: how much more, in passes of plain decoding, above 0.
+        """
+        self.left = min(ceil(lacking / SHARE), PAUSES[1])
+        self.asked = self.catching_up = 0.0
 
     def went(self, expected: float, new: int, passes: float) -> None:
         """A round with a draft is over: decide whether others follow.

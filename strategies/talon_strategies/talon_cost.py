@@ -55,8 +55,9 @@ class TalonCost(CostAware, ForestLearner):
     is that of Conservative Bandits, Wu et al., ICML 2016). By the prices, a text takes at most 1 / 0.98 of the time of
     plain decoding and 2 passes, besides the reading of its prompt, and any part of a text at most 1 / 0.98 of it and 32
     passes, whatever the drafter says and whatever is accepted: layers and nodes that could lead beyond that are not
-    drafted, even if they seem to pay. So what is tried again and again in vain costs a fiftieth of the time. Prices are
-    asked for again after 8 rounds at most.
+    drafted, even if they seem to pay. Where not even the first layer may be, nothing is drafted until it may, for at
+    most 64 rounds. So what is tried again and again in vain costs a fiftieth of the time. Prices are asked for again
+    after 8 rounds at most.
 
     A drafter may first have to read the text (`Costs.catch_up`): the prompt, when it is asked for the first time, and
     what came while drafting paused. The latter counts as what the draft loses. The prompt is read where that is earned
@@ -102,7 +103,9 @@ class TalonCost(CostAware, ForestLearner):
         return TalonCostForest(policies)
 
     def goes_with(self, other: TreePolicy) -> bool:
-        return isinstance(other, TalonCost) and other.known.costs is self.known.costs and super().goes_with(other)
+        if not isinstance(other, TalonCost) or other.learnt.greedy is not self.learnt.greedy:
+            return False
+        return other.known.costs is self.known.costs and super().goes_with(other)
 
     def reads(self) -> bool:
         """Whether what the drafter has to read first is worth it; notes what that takes, where this text pays."""
@@ -141,9 +144,10 @@ class TalonCost(CostAware, ForestLearner):
         if not self.reads():
             return 0
         learnt.asked = self.layer(1, width)
-        if learnt.asked + known.verifying.item(1) <= self.most:
+        lacking = learnt.asked + known.verifying.item(1) - self.most
+        if lacking <= 0.0:
             return width
-        learnt.asked = learnt.catching_up = 0.0
+        learnt.save(lacking / known.plain)
         return 0
 
     def looked_at(self) -> int:

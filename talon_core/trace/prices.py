@@ -107,7 +107,8 @@ def resting(costs: Costs, alone: NDArray[np.bool_], contexts: Sequence[int]) -> 
 
     Args:
         costs: what passes take.
-        alone: which rounds of a text have no draft, and their policy knew it; shape `(rounds,)`.
+        alone: which rounds of a text have no draft, shape `(rounds,)`; of a policy that says when it pauses, and so in
+            nearly all of them has said it before.
         contexts: committed tokens before each.
 
     Returns:

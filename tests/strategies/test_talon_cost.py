@@ -178,6 +178,27 @@ def test_drafting_pauses_where_what_rounds_take_besides_passes_costs_more_than_i
     assert left == [0, 0, PAUSES[0]]
 
 
+@pytest.mark.parametrize(("layer", "rounds"), [(2.001, 0), (2.99, 48), (100.0, 64)])
+def test_where_a_draft_costs_more_than_may_be_lost_it_is_said_how_long_nothing_is_drafted(draft, layer, rounds):
+    policy, drafter = served(TalonCost(), Prices(node=0.0, layer=layer)), TableDrafter([[0.97, 0.01, 0.01, 0.01]])
+    for left in range(rounds, 0, -1):  # a round without a draft earns a fiftieth of a pass
+        drafted = draft(policy, drafter)
+        assert not any(span.part == "draft" for span in drafted.spans)
+        assert policy.rests() == left - 1
+        policy.observe(round_of(drafted))
+    asked = any(span.part == "draft" for span in draft(policy, drafter).spans)
+    assert asked is (layer < 100)
+    assert policy.rests() == (0 if asked else 63)
+
+
+def test_texts_of_which_one_is_drawn_are_not_served_together():
+    costs = Prices(node=0.1, layer=0.1)
+    greedy, again = served(TalonCost(), costs), served(TalonCost(), costs)
+    drawn = TalonCost().begin(SequenceInfo(prompt_length=30, max_new_tokens=64, temperature=1.0, costs=costs))
+    assert greedy.goes_with(again)
+    assert not greedy.goes_with(drawn)
+
+
 @attrs.frozen
 class AtRest(Besides):
     """Knows what eight rounds take that follow each other without a draft."""
