@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from talon_core.costs import Costs
 from talon_core.rounds import Span
-from talon_core.trace.prices import behind, hearing, pass_seconds, priced_policy, resting
+from talon_core.trace.prices import behind, hearing, in_pauses, pass_seconds, priced_policy
 from talon_core.tree import FloatArray, IntArray
 from talon_core.tree_arrays import begins_of, distinct
 
@@ -53,7 +53,7 @@ class Rounds:
         draft = np.bincount(of, _told(costs.draft, rows, widths), len(self.texts))  # it adds up in their order
         commit = _told(costs.commit, self.new)
         if rests:
-            together = self._resting(costs, (layers == 0) & (self.nodes == 1))
+            together = self._in_pauses(costs, (layers == 0) & (self.nodes == 1))
             commit = np.where(np.isnan(together), commit, together)
         return np.stack(
             [
@@ -76,11 +76,11 @@ class Rounds:
         found[rounds] = _told(lambda *told: hearing(costs, *told), prompts, contexts - heard)
         return found
 
-    def _resting(self, costs: Costs, alone: NDArray[np.bool_]) -> FloatArray:
-        """What `resting` says of the rounds of each text."""
+    def _in_pauses(self, costs: Costs, alone: NDArray[np.bool_]) -> FloatArray:
+        """What `in_pauses` says of the rounds of each text."""
         begins = begins_of(self.texts)[1:]
         each = zip(np.split(alone, begins), np.split(self.contexts, begins), strict=True)
-        return np.concatenate([resting(costs, own, contexts.tolist()) for own, contexts in each])
+        return np.concatenate([in_pauses(costs, own, contexts.tolist()) for own, contexts in each])
 
     def _verifying(self, costs: Costs) -> FloatArray:
         sizes, contexts = distinct(self.nodes), distinct(self.contexts)

@@ -102,7 +102,7 @@ class AtRest(_Behind):
         return self.seconds
 
 
-def resting(costs: Costs, alone: NDArray[np.bool_], contexts: Sequence[int]) -> FloatArray:
+def in_pauses(costs: Costs, alone: NDArray[np.bool_], contexts: Sequence[int]) -> FloatArray:
     """Seconds besides their passes of rounds that follow each other without a draft, as those passes are run together.
 
     Args:

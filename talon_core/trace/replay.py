@@ -12,7 +12,7 @@ from talon_core.choices import SeededChoices
 from talon_core.costs import Costs, MeasuredCosts, UnknownCosts
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.checked_drafter import checked_depth, opened
-from talon_core.engine.checked_policy import begun, teller
+from talon_core.engine.checked_policy import begun, never_rests, resting, teller
 from talon_core.engine.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.engine.plain import NoDrafter, RootAlone
 from talon_core.engine.walking import walked
@@ -31,9 +31,9 @@ from talon_core.trace.prices import (
     WithLookUps,
     behind,
     costs_with,
+    in_pauses,
     priced,
     priced_target,
-    resting,
     seconds_of,
 )
 from talon_core.trace.source import Recorded, Source
@@ -309,7 +309,7 @@ class Replay:
 
     def rests(self, method: Method) -> bool:
         """Whether a method's policy says in how many rounds nothing will be drafted: their passes are run together."""
-        return method.policy is not None and not self.temperature and type(method.policy).rests is not TreePolicy.rests
+        return method.policy is not None and not self.temperature and resting(method.policy) is not never_rests
 
     def costs_behind(self, method: Method) -> Costs | None:
         """What is predicted of a method comes of these, besides what is measured here; None where nothing is.
@@ -405,7 +405,7 @@ class _Text:
             self._tell(round_)
         replay = self._replay
         if replay.costs is not None and replay.rests(self._method):
-            rounds = self._resting(rounds)
+            rounds = self._in_pauses(rounds)
         spans = [span for round_ in rounds for span in round_.spans]
         seconds = seconds_of(replay.costs, self._text, (span.seconds for span in spans))
         policy = drafter = None
@@ -415,10 +415,10 @@ class _Text:
                 drafter = sum(span.seconds for span in spans if span.part == "draft")
         return Replayed(self._text, rounds, self.outside, seconds, policy, drafter)
 
-    def _resting(self, rounds: Sequence[Round]) -> list[Round]:
+    def _in_pauses(self, rounds: Sequence[Round]) -> list[Round]:
         """The rounds, with what those take that rest together."""
         costs = self._replay.costs_of(self._method)
-        together = resting(costs, np.array(self._alone), [round_.context for round_ in rounds]).tolist()
+        together = in_pauses(costs, np.array(self._alone), [round_.context for round_ in rounds]).tolist()
         return [
             round_ if isnan(seconds) else attrs.evolve(round_, spans=_following(own, {**parts, "commit": seconds}))
             for round_, seconds, (own, parts) in zip(rounds, together, self._parts, strict=True)

@@ -168,6 +168,7 @@ def test_a_prompt_is_read_ever_less_often_where_drafts_of_other_texts_were_in_va
     losses, drafted = texts(draft, costs, 0, 80, 1001, machine)
     assert drafted[0]
     assert not any(drafted[40:50])
+    assert sum(drafted) <= 7
     between = np.diff(np.flatnonzero(drafted)).tolist()
     assert between == sorted(between)
     assert between[-1] > 32
