@@ -56,16 +56,17 @@ enum { LINE = 16, TO_SECOND_CACHE = 2 };
 
 static const Soon nothing;
 
-// packed[d][j] = rows[j][d] for PACK rows, of which only `count` exist; the others repeat the last one. Of what is read soon
-// there are as many rows.
-static void pack(const float *rows, int64_t stride, int64_t count, int64_t n, float *packed, Soon soon) {
+// packed[d][j] = rows[j][d] for PACK rows, of which only `count` exist; the others repeat the last one. What is read soon, if
+// anything, has as many.
+static void pack(const float *rows, int64_t stride, int64_t count, int64_t n, float *packed, const float *soon,
+                 int64_t soon_stride) {
     for (int64_t t = 0; t * V < count; t++)
         for (int64_t c = 0; c * V < n; c++) {
             int64_t d = column(c, n);
             vf a[V], b[V];
-            if (soon.count && d % LINE < V)
+            if (soon && d % LINE < V)
                 UNROLL for (int j = 0; j < V; j++)
-                    __builtin_prefetch(soon.rows + least(t * V + j, count - 1) * soon.stride + d, 0, TO_SECOND_CACHE);
+                    __builtin_prefetch(soon + least(t * V + j, count - 1) * soon_stride + d, 0, TO_SECOND_CACHE);
             UNROLL for (int j = 0; j < V; j++) a[j] = load(rows + least(t * V + j, count - 1) * stride + d);
             UNROLL for (int s = 1; s < V; s *= 2) {
                 UNROLL for (int j = 0; j < V / 2; j++) {
@@ -127,12 +128,11 @@ INLINE void mix(const int MR, const int NC, const float *restrict weight, int64_
     vf acc[HEIGHT * WIDE];
     UNROLL for (int i = 0; i < MR; i++)
         UNROLL for (int c = 0; c < NC; c++) acc[i * NC + c] = load(out + i * out_width + c * V);
-    const int64_t fetching = index ? 0 : least(count, soon->count);
     int64_t j = 0;
-    for (; j < fetching; j++) {
+    for (; j < least(count, soon->count); j++) {
         UNROLL for (int c = 0; c < NC; c += LINE / V)
             __builtin_prefetch(soon->rows + j * soon->stride + at[c], 0, TO_SECOND_CACHE);
-        add_row(MR, NC, weight + j, width, rows + j * stride, at, acc);
+        add_row(MR, NC, weight + j, width, rows + (index ? (int64_t)index[j] : j) * stride, at, acc);
     }
     for (; j < count; j++)
         add_row(MR, NC, weight + j, width, rows + (index ? (int64_t)index[j] : j) * stride, at, acc);
@@ -168,13 +168,12 @@ static mix_fn *const mix_of[WIDE][HEIGHT] = {NAMES(mix, 1), NAMES(mix, 2), {mix_
                                              {mix_1_4, mix_2_4, mix_3_4}};
 #endif
 
-// Scores of `queries` queries against `count` rows of keys. Meanwhile as many values are fetched, or none.
+// Scores of `queries` queries against `count` rows of keys. Meanwhile as many values are fetched, if there are any.
 static void score_rows(const float *q, int64_t queries, const float *keys, int64_t stride, int64_t count, int64_t n,
-                       float *packed, float *score, int64_t width, Soon values) {
+                       float *packed, float *score, int64_t width, const float *values, int64_t values_stride) {
     for (int64_t j = 0; j < count; j += PACK) {
         int64_t some = least(count - j, PACK), vectors = (some + V - 1) / V;
-        const Soon own = {values.rows ? values.rows + j * values.stride : 0, values.stride, values.count};
-        pack(keys + j * stride, stride, some, n, packed, own);
+        pack(keys + j * stride, stride, some, n, packed, values ? values + j * values_stride : 0, values_stride);
         for (int64_t i = 0; i < queries; i += HEIGHT)
             scores_of[vectors - 1][least(queries - i, HEIGHT) - 1](q + i * n, packed, score + i * width + j, width, n);
     }
@@ -261,14 +260,14 @@ static void attend(const Call *call, const Trees *trees, int64_t b, int64_t head
     const int64_t tree_width = (nodes + PACK - 1) / PACK * PACK;
     // Only ancestors' scores are used, but which rows these are differs by query: score them all.
     if (branched && stop > prefix && part * PART < stop)
-        score_rows(s->q, queries, keys + prefix * k_stride, k_stride, nodes, n, s->packed, s->tree, tree_width, nothing);
+        score_rows(s->q, queries, keys + prefix * k_stride, k_stride, nodes, n, s->packed, s->tree, tree_width, 0, 0);
     for (int64_t begin = part * PART; begin < stop; begin += BLOCK) {
         int64_t end = least(begin + BLOCK, stop);
         if (end <= earliest) continue;
         const int64_t unseen = most(0, earliest - begin) / V * V, at = begin + unseen;
         const int64_t rows = least(end, densest) - at;
         score_rows(s->q, queries, keys + at * k_stride, k_stride, rows, n, s->packed, s->score + unseen, BLOCK,
-                   (Soon){values + at * v_stride, v_stride, rows});
+                   values + at * v_stride, v_stride);
         Soon more = {keys + end * k_stride, k_stride, densest - end};  // behind this part they are the next one's
         for (int64_t i = 0; i < queries; i++) {
             const int32_t *chain = chains->index + chains->offset[(first + i) / group] - dense[i];
