@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from talon_core.allocation import Allocator, NextRound, Planner, SharedPass
     from talon_core.attention import Accelerator, AttentionBackend, TreeLayout
     from talon_core.candidates import Candidates
+    from talon_core.chains import Chains
     from talon_core.choices import Choices, Foreseen, SeededChoices, enumerate_outcomes
     from talon_core.costs import Costs
     from talon_core.decoding.decoder import Decoder
@@ -65,6 +66,7 @@ __all__ = [
     "Bounds",
     "BusyError",
     "Candidates",
+    "Chains",
     "Choices",
     "Chunk",
     "Committed",
@@ -134,6 +136,7 @@ import_on_use(
         ".allocation": ["Allocator", "NextRound", "Planner", "SharedPass"],
         ".attention": ["Accelerator", "AttentionBackend", "TreeLayout"],
         ".candidates": ["Candidates"],
+        ".chains": ["Chains"],
         ".choices": ["Choices", "Foreseen", "SeededChoices", "enumerate_outcomes"],
         ".costs": ["Costs"],
         ".decoding.decoder": ["Decoder"],

@@ -181,6 +181,16 @@ class Costs(ABC):
         """
         return None
 
+    def beside_chain(self, layers: int) -> float | None:
+        """Seconds of a round besides the target's pass and the layers where they were run ahead; None if not known.
+
+        Passes of rounds whose trees are known to be chains may be run ahead of them (`TreePolicy.chains`).
+
+        Args:
+            layers: of the round, at least 1; what each takes besides the drafter is a part of it.
+        """
+        return None
+
     def snapshot(self) -> "Costs":
         """What is known now, for another thread to ask while passes are still being measured.
 
@@ -382,9 +392,9 @@ class MeasuredCosts(Costs):
         """The drafter took so long to read so many tokens before it could draft."""
         self._caught_up.add(tokens, seconds)
 
-    def went(self, spans: Sequence[Span]) -> None:
-        """A round of a sequence that was alone took this."""
-        self._overheads.add(spans)
+    def went(self, spans: Sequence[Span], ahead: bool = False) -> None:
+        """A round of a sequence that was alone took this; `ahead` if its passes, the drafter's, too, were run ahead."""
+        self._overheads.add(spans, ahead)
 
     def forget(self) -> None:
         """Nothing is known any more."""
@@ -427,6 +437,9 @@ class MeasuredCosts(Costs):
 
     def beside_layer(self) -> float | None:
         return self._overheads.of_layer
+
+    def beside_chain(self, layers: int) -> float | None:
+        return self._overheads.of_chain(layers)
 
 
 @attrs.frozen(eq=False)

@@ -16,6 +16,7 @@ from talon_core.tree import IntArray, TokenTree
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from talon_core.chains import Chains
     from talon_core.target import Target
 
 
@@ -94,12 +95,14 @@ class Proposed:
             what came while drafting paused. None where there was nothing, and where there was little.
         prepared: whether something was made for later passes like these, such as a recording, so that the time of these
             tells nothing of others; see `Executor.preparations`.
+        ran_in: seconds that its passes have taken where they were run before, by `Drafter.run_on`; otherwise 0.
     """
 
     candidates: Sequence[Candidates]
     draft_passes: int = 0
     reading: Reading | None = None
     prepared: bool = False
+    ran_in: float = 0.0
 
 
 @attrs.frozen(eq=False)
@@ -149,6 +152,31 @@ class Drafter(ABC):
     """Of a drafter that is made of several, their names: each can also be asked alone, see `Frontier.source`, and then
     costs what it alone takes. A `SourceChooser` is told of them. What is said of a drafter's answers is meant for each
     source by itself: they follow from the text, the path and the source."""
+
+    runs_on: bool = False
+    """Whether `run_on` may run anything."""
+
+    def is_ahead(self, slot: int) -> bool:
+        """Whether the next round of a text was run ahead, as far as is known before it begins."""
+        return False
+
+    def run_on(self, slot: int, chains: "Chains", left: int, ends: frozenset[int]) -> float:
+        """Run the passes of rounds to come, the target's, too: each has its answer ready when it is asked for.
+
+        It is asked before a round, where that of no other sequence shares its passes, and the target walks along its
+        most likely tokens. Nothing is committed by it, and nothing that is asked has another answer than without it. By
+        default nothing is run.
+
+        Args:
+            slot: of the sequence.
+            chains: what the trees of the round and of those behind it will be.
+            left: tokens that may still be emitted.
+            ends: tokens that end the text.
+
+        Returns:
+            Seconds that were spent on it, by the drafter's own clock (`time.perf_counter`); 0 where nothing was run.
+        """
+        return 0.0
 
     def session(self) -> AbstractContextManager[object]:
         """Entered by the engine while it decodes, after the target's session and as often; see `Target.session`."""

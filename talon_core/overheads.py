@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Collection, Sequence
 from statistics import median
+from typing import Any
 
 import attrs
 
@@ -37,24 +38,33 @@ class Overheads:
         plain: of rounds in which the drafter was not asked.
         drafted: of the others, without their layers.
         layers: of a layer, in the mean over those of a round.
-        waiting: what took time in rounds that nobody has looked at.
+        ahead: of rounds with a draft whose passes were run ahead of them, without their layers.
+        ahead_layers: of a layer of these, likewise.
+        waiting: what took time in rounds that nobody has looked at, and whether their passes were run ahead.
     """
 
     _plain: deque[float] = attrs.field(factory=_latest)
     _drafted: deque[float] = attrs.field(factory=_latest)
     _layers: deque[float] = attrs.field(factory=_latest)
-    _waiting: deque[Sequence[Span]] = attrs.field(factory=lambda: deque(maxlen=WAITING))
+    _ahead: deque[float] = attrs.field(factory=_latest)
+    _ahead_layers: deque[float] = attrs.field(factory=_latest)
+    _waiting: deque[tuple[Sequence[Span], bool]] = attrs.field(factory=lambda: deque(maxlen=WAITING))
 
-    def add(self, spans: Sequence[Span]) -> None:
-        """Take note of a round, by what took time in it; one that was not verified says nothing."""
-        self._waiting.append(spans)
+    def add(self, spans: Sequence[Span], ahead: bool = False) -> None:
+        """Take note of a round, by what took time in it; one that was not verified says nothing.
+
+        Args:
+            spans: of the round.
+            ahead: whether its passes, the drafter's, too, were run ahead of it.
+        """
+        self._waiting.append((spans, ahead))
 
     def _learn(self) -> None:
         """Look at the rounds that wait."""
         while self._waiting:
-            self._look(self._waiting.popleft())
+            self._look(*self._waiting.popleft())
 
-    def _look(self, spans: Sequence[Span]) -> None:
+    def _look(self, spans: Sequence[Span], ahead: bool) -> None:
         verified = [span for span in spans if span.part == "verify"]
         if not verified:
             return
@@ -66,8 +76,8 @@ class Overheads:
             self._plain.append(max(whole - passes, 0.0))
             return
         own = _of_layers(spans, layers)
-        self._drafted.append(max(whole - passes - own, 0.0))
-        self._layers.append(own / len(layers))
+        (self._ahead if ahead else self._drafted).append(max(whole - passes - own, 0.0))
+        (self._ahead_layers if ahead else self._layers).append(own / len(layers))
 
     def of(self, drafted: bool) -> float | None:
         """Of a round in which the drafter is asked, or of one in which it is not; None if none was measured."""
@@ -81,13 +91,22 @@ class Overheads:
         self._learn()
         return median(self._layers) if self._layers else None
 
+    def of_chain(self, layers: int) -> float | None:
+        """Of a round with so many layers whose passes were run ahead of it, the layers' own; None if none was."""
+        self._learn()
+        return median(self._ahead) + layers * median(self._ahead_layers) if self._ahead else None
+
+    @property
+    def _all(self) -> tuple[deque[Any], ...]:
+        return self._plain, self._drafted, self._layers, self._ahead, self._ahead_layers, self._waiting
+
     def copied(self) -> "Overheads":
         """The same, as it is now."""
-        return Overheads(self._plain.copy(), self._drafted.copy(), self._layers.copy(), self._waiting.copy())
+        return Overheads(*[kept.copy() for kept in self._all])
 
     def clear(self) -> None:
         """Nothing is known any more."""
-        for kept in (self._plain, self._drafted, self._layers, self._waiting):
+        for kept in self._all:
             kept.clear()
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 
 from talon_core.candidates import Candidates
+from talon_core.chains import Chains
 from talon_core.choices import Choices
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.defaults import EXACT_RULE
@@ -170,6 +171,16 @@ class TreePolicy(ABC):
             A whole number, at least 0; it may be more than there will be.
         """
         return 0
+
+    def chains(self) -> Chains | None:
+        """That the trees of the next round, and of some behind it, are chains, whatever they bring; None if not.
+
+        Asked before a round is drafted, in which no other sequence takes part. Passes of such rounds may be run
+        ahead of them, which takes less time than one by one, as nothing else is done in between. The policy is asked
+        for each of these trees all the same, when its round comes, and told what became of it: then it has to do what
+        it has said, or what was run was in vain. By default None: nobody knows.
+        """
+        return None
 
     def observe(self, round_: "Round") -> None:  # noqa: B027 - likewise
         """Called after each round with its tree, what was accepted and what the parts took, in seconds; a copy.

@@ -107,12 +107,15 @@ class Verified:
         prepared: whether something was made in this pass for later ones like it, such as a recording, so that its
             seconds do not tell what a pass takes.
         passes: how many were run: none where this one was run before, several where others were run for rounds to come.
+        seconds: that the pass took where it was run before, if it is known; otherwise it took what others did that were
+            run with it.
     """
 
     outputs: Mapping[int, NodeOutputs] = attrs.field(factory=dict)
     accepted: Mapping[int, Accepted] = attrs.field(factory=dict)
     prepared: bool = False
     passes: int = 1
+    seconds: float | None = None
 
 
 class Target(ABC):

@@ -1,10 +1,12 @@
 """Chains: no branching at all."""
 
 import math
+from sys import maxsize
 
 import attrs
 from attrs.validators import ge
 
+from talon_core.chains import Chains
 from talon_core.forest import Count, Level
 from talon_core.searching import searched
 from talon_strategies.options import plus_one, whole_number
@@ -27,6 +29,10 @@ class Chain(PooledLayers):
 
     def wanted(self, nodes: Count) -> Count:
         return 1
+
+    def chains(self) -> Chains:
+        everything = (-math.inf,) * self.length
+        return Chains(maxsize, 1, everything, everything)
 
     def cut(self, layer: int, nodes: Count, pool: Pool) -> tuple[Count, Level]:
         return 1, -math.inf

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from talon_core.drafter import FINAL_STATE, Drafter, DrafterSpec, Proposed, Reading
@@ -225,6 +226,7 @@ def checked_proposal(drafter: object, given: object, frontiers: int) -> Proposed
         passes: Any = given.draft_passes
         reading: Any = given.reading
         prepared: Any = given.prepared
+        ran_in: Any = given.ran_in
     if not isinstance(candidates, (list, tuple)) or len(candidates) != frontiers:
         count = f"{len(candidates)} items" if isinstance(candidates, list | tuple) else type(candidates).__name__
         raise PluginError(
@@ -246,4 +248,20 @@ def checked_proposal(drafter: object, given: object, frontiers: int) -> Proposed
             f"{naming('drafter', drafter)} says {written(prepared)} of whether its passes were being recorded; it must "
             "be True or False"
         )
-    return Proposed(list(candidates), int(passes), reading, prepared)
+    if ran_in != 0.0:
+        ran_in = checked_seconds(drafter, ran_in, "propose")
+    return Proposed(list(candidates), int(passes), reading, prepared, ran_in)
+
+
+def checked_seconds(drafter: object, given: object, method: str) -> float:
+    """Seconds that a drafter has spent, by its own clock.
+
+    Raises:
+        PluginError: if they are none; the message names it.
+    """
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0.0 <= given < inf:
+        raise PluginError(
+            f"{naming('drafter', drafter)} says in {method} that {written(given)} seconds were spent; that must be a "
+            "number of at least 0"
+        )
+    return float(given)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+from talon_core.chains import Chains
 from talon_core.drawn import KINDS, ChildrenKind
 from talon_core.errors import PluginError, blaming, described, is_whole, naming, written
 from talon_core.forest_learner import Together, asked_together
@@ -155,6 +156,33 @@ def _checked_rests(policy: TreePolicy) -> int:
             "come nothing is drafted, a whole number of at least 0"
         )
     return int(given)
+
+
+def no_chains() -> Chains | None:
+    """Nobody knows what trees to come will be."""
+    return None
+
+
+def chaining(policy: TreePolicy) -> Callable[[], Chains | None]:
+    """What says whether trees of rounds to come are chains.
+
+    Returns:
+        A function that is called before a round. It raises a PluginError that names the policy if what that says is
+        none.
+    """
+    known = getattr(type(policy), "chains", None) is TreePolicy.chains
+    return no_chains if known else partial(_checked_chains, policy)
+
+
+def _checked_chains(policy: TreePolicy) -> Chains | None:
+    with blaming("tree policy", policy, "chains"):
+        given = policy.chains()
+    if given is not None and not isinstance(given, Chains):
+        raise PluginError(
+            f"{naming('tree policy', policy)} returned {written(given)} from chains; it must return Chains, or None "
+            "where trees to come may be others"
+        )
+    return given
 
 
 def teller(policy: TreePolicy) -> Callable[[Round], None]:

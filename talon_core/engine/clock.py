@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from talon_core.target import Verified
+
 
 class RoundClock:
     """Tells the time as it would be if each pass were run in its own round.
@@ -27,16 +29,25 @@ class RoundClock:
         """No rounds will come for what was run ahead: the time goes on where it is."""
         self._ahead = 0.0
 
-    def verified(self, passes: int, start: float) -> float:
+    def ran_ahead(self, seconds: float) -> None:
+        """So many seconds were spent on passes of rounds to come."""
+        self._ahead = seconds
+
+    def goes_on(self, seconds: float) -> None:
+        """A pass that was run ahead, and took so many seconds, is asked for."""
+        self._ahead = max(self._ahead - seconds, 0.0)
+
+    def verified(self, verified: Verified, start: float) -> float:
         """The target has answered; returns the seconds of a pass, one of several where several were run.
 
         Args:
-            passes: how many it has run: none where the round's was run ahead, several with those of rounds to come.
+            verified: what it has answered.
             start: when it was asked, by this clock.
         """
-        if passes:
-            self._each = (self() - start) / passes
-            self._ahead = (passes - 1) * self._each
-        else:
-            self._ahead = max(self._ahead - self._each, 0.0)
-        return self._each
+        if verified.passes:
+            self._each = (self() - start) / verified.passes
+            self._ahead = (verified.passes - 1) * self._each
+            return self._each
+        seconds = self._each if verified.seconds is None else verified.seconds
+        self.goes_on(seconds)
+        return seconds

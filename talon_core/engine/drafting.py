@@ -11,6 +11,7 @@ from talon_core.costs import MeasuredCosts
 from talon_core.drafter import Drafter, Frontier, Proposed
 from talon_core.drawn import Drawn
 from talon_core.engine.checked_policy import every_source
+from talon_core.engine.clock import RoundClock
 from talon_core.engine.faults import Faults
 from talon_core.engine.growing import DraftLimits, Growing
 from talon_core.engine.growing_slots import GrowingSlots
@@ -130,6 +131,8 @@ def draft_trees(
         except Exception as error:
             faults.update((one.slot, error) for one in asked)
             continue
+        if proposed.ran_in and isinstance(now, RoundClock):
+            now.goes_on(proposed.ran_in)
         took = asking.answered(proposed, number)
         passes += proposed.draft_passes
         heard = sum(unheard.pop(one.slot, 0) for one in asked)

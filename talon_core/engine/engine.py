@@ -20,7 +20,15 @@ from talon_core.engine.ahead.worker import Worker
 from talon_core.engine.allocation import BestRate
 from talon_core.engine.bounds import PROMPT_TOKENS, Bounds
 from talon_core.engine.checked_drafter import checked_resume
-from talon_core.engine.checked_policy import begun, checked_budget, checked_growers, resting, source_of, teller
+from talon_core.engine.checked_policy import (
+    begun,
+    chaining,
+    checked_budget,
+    checked_growers,
+    resting,
+    source_of,
+    teller,
+)
 from talon_core.engine.clock import RoundClock
 from talon_core.engine.devices import device_of, wait_for_target
 from talon_core.engine.faults import Faults
@@ -343,7 +351,7 @@ class Engine:
             rounds = stages.run()
         for slot, round_ in rounds.items():
             if round_.sequences == 1:
-                self._measured.went(round_.spans)
+                self._measured.went(round_.spans, stages.was_ahead)
             if round_.draft_passes and ready[slot].drafted_at == round_.context:  # passes are shared, not by all
                 self._drafted_to[slot] = round_.context
             with faults.of([slot]):
@@ -389,7 +397,7 @@ class Engine:
                 acceptor = self.parts.acceptors.of(sequence.request, sequence.choices)
                 sequence.growers = checked_growers(policy, self._children)
                 sequence.source = source_of(policy, len(self.parts.sources))
-                sequence.tell, sequence.rests = teller(policy), resting(policy)
+                sequence.tell, sequence.rests, sequence.said = teller(policy), resting(policy), chaining(policy)
                 sequence.start(policy, acceptor, device_of(self.parts.target), room, self.now())
                 sequence.read = self._open(seat.slot, sequence, seat.source, seat.length)
 

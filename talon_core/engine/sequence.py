@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from talon_core.chains import Chains
 from talon_core.choices import Choices
 from talon_core.engine.acceptors import Acceptor
 from talon_core.engine.array_laws import ArrayLaws
@@ -53,6 +54,7 @@ class Sequence:
         source: says before each tree which source of the drafter is asked, likewise; None for all together.
         tell: tells its policy what became of a tree, likewise.
         rests: says in how many rounds to come its policy drafts nothing, likewise.
+        said: says whether its policy's trees of rounds to come are chains, likewise.
         policy_choices: the randomness of its policy, which tells nothing of what its rule will draw.
         shared: what an allocator has learnt of its text.
         read: tokens of the prompt that were read; the last one never is, as it is the first root.
@@ -66,6 +68,7 @@ class Sequence:
     source: Callable[[], int | None]
     tell: Callable[[Round], None]
     rests: Callable[[], int]
+    said: Callable[[], Chains | None]
     _committed: TokenBuffer  # where rules and stop conditions read its tokens
     _warping: Warping
 
@@ -159,9 +162,16 @@ class Sequence:
 
         0 where anything but its tokens may end it before.
         """
-        if self.request.criteria or self.request.max_seconds is not None:
-            return 0
-        return min(self.rests(), self.deepest)
+        return min(self.rests(), self.deepest) if self.ends_by_tokens else 0
+
+    @property
+    def ends_by_tokens(self) -> bool:
+        """Whether nothing but its tokens, and their number, may end it."""
+        return not self.request.criteria and self.request.max_seconds is None
+
+    def chains(self) -> Chains | None:
+        """As `TreePolicy.chains`; None where anything but its tokens may end it, or nothing is drafted any more."""
+        return self.said() if self.ends_by_tokens and self.deepest > 0 else None
 
     def limits(self, vocab_size: int, max_depth: int | None) -> DraftLimits:
         """What bounds its next tree besides its policy: nothing at all is drafted where it is over."""

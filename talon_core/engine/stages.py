@@ -11,7 +11,7 @@ from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drafter import Committed, Drafter, DrafterSpec
 from talon_core.engine.acceptors import Acceptors, Offered
 from talon_core.engine.ahead.preparer import NOTHING_PREPARED, DrafterPreparations, Preparer
-from talon_core.engine.checked_drafter import checked_depth, checked_rows, checked_sources
+from talon_core.engine.checked_drafter import checked_depth, checked_rows, checked_seconds, checked_sources
 from talon_core.engine.clock import RoundClock
 from talon_core.engine.devices import wait_for_target
 from talon_core.engine.drafting import Drafted, Wanted, draft_trees
@@ -48,6 +48,7 @@ class RoundParts:
         acceptors: who accepts, as far as target and rule decide it.
         drafts_in_cache: as `Drafter.drafts_in_cache`.
         runs_on: whether the target may be told that rounds without a draft are to come.
+        chains_on: whether the drafter may be told that trees to come are chains.
         sources: as `Drafter.sources`; the engine empties it where the policy does not choose among them.
 
     Raises:
@@ -69,6 +70,8 @@ class RoundParts:
         self.sources = checked_sources(self.named, drafter)
         beside = isinstance(drafter, Inquirer) or self.preparations is not NOTHING_PREPARED
         self.runs_on = target.runs_on and not beside
+        with self.blaming("runs_on"):
+            self.chains_on = self.runs_on and bool(drafter.runs_on)
 
     def rows(self, rooms: Mapping[int, int]) -> int:
         """Rows of keys and values that target and drafter keep together where slots with so much room are open.
@@ -95,6 +98,9 @@ class Stages:
         sharing: how the sequences share a pass.
         clock: tells when what begins and ends, in seconds.
         goes_on: whether the next round is likely to be of the same sequences, in the same session.
+
+    Attributes:
+        was_ahead: whether the passes of the round, the drafter's, too, were run ahead of it.
     """
 
     def __init__(
@@ -111,6 +117,7 @@ class Stages:
         self._parts = parts
         self._sequences = sequences
         self._goes_on = goes_on and parts.runs_on
+        self.was_ahead = False
         self._faults = faults
         self._measured = measured
         self._costs = costs
@@ -134,6 +141,7 @@ class Stages:
     def run(self) -> dict[int, Round]:
         """The round of each slot for which nothing has failed."""
         context = {slot: one.length for slot, one in self._sequences.items()}
+        self._run_on()
         drafted = self._allocated(self._draft())
         asked = self._parts.inquiries.beside(drafted, self._sequences, self._faults, self._spans)
         accepted, committed, answers = self._verify(drafted, asked)
@@ -168,6 +176,25 @@ class Stages:
 
     def _left(self, slots: Iterable[int]) -> list[int]:
         return [slot for slot in slots if slot not in self._faults]
+
+    def _run_on(self) -> None:
+        """Where a sequence is alone and its trees to come are known to be chains, let their passes be run ahead."""
+        parts = self._parts
+        if not (self._goes_on and parts.chains_on) or len(self._sequences) > 1:
+            return
+        ((slot, one),) = self._sequences.items()
+        with self._faults.of([slot]):
+            with parts.blaming("is_ahead"):
+                ahead = parts.drafter.is_ahead(slot)
+            chains = None if ahead else one.chains()
+            if chains is None:
+                return
+            ends = self._offered({slot: TokenTree.root(one.root)}).greedy.get(slot)
+            if ends is None or one.root in ends:
+                return
+            with parts.blaming("run_on"):
+                spent = parts.drafter.run_on(slot, chains, one.deepest + 1, ends)
+            self._clock.ran_ahead(checked_seconds(parts.named, spent, "run_on"))
 
     def _draft(self) -> dict[int, Drafted]:
         parts = self._parts
@@ -225,7 +252,8 @@ class Stages:
                 verified = parts.target.verify(trees, offered.greedy, **more)
                 if not (verified.prepared or verified.accepted):  # a target that has walked has waited
                     self._wait()
-                seconds = self._clock.verified(verified.passes, start)
+                seconds = self._clock.verified(verified, start)
+            self.was_ahead = verified.seconds is not None
             nodes, context = sum(map(len, trees.values())), max(self._sequences[slot].length for slot in left)
             if not verified.prepared:
                 self._measured.verified(nodes, context, len(left), seconds)

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import partial
 from threading import RLock
 from typing import Any
+from weakref import WeakSet
 
 import attrs
 import numpy as np
@@ -20,7 +21,8 @@ from talon_core.hf.model import AttentionSwitch, configs_of, evaluating
 from talon_core.rule import Accepted
 from talon_core.runtime.blocks import forget_widened
 from talon_core.runtime.cache_keyword import cache_keyword
-from talon_core.runtime.executor import Executor, TreeView
+from talon_core.runtime.chain_rounds import ChainRounds
+from talon_core.runtime.executor import Executor, HostExecutor, TreeView, walking
 from talon_core.runtime.inputs import PassInputs, Staged
 from talon_core.runtime.modules import Modules, hooks_of, marks_of, modules_of, recorded_parts
 from talon_core.runtime.passes import Pass
@@ -134,6 +136,7 @@ class ModelRunner:
         executor.set_up.append(self.put_off.set_up)
         self._verifies = self._layers_unchecked = verifies
         self._passes_unchecked = False
+        self._chained: WeakSet[ChainRounds] = WeakSet()
         self._accelerated = None
         if accelerator is not None:
             try:
@@ -330,6 +333,32 @@ class ModelRunner:
             accepted[slot] = Accepted(ROOT, token, own)
         return accepted, found.passes
 
+    def chained(self, executor: Executor) -> ChainRounds | None:
+        """As `NetworkTarget.chained`."""
+        own = self.executor
+        if not (isinstance(own, HostExecutor) and isinstance(executor, HostExecutor) and self.features):
+            return None
+        if own.recorder is None or executor.recorder is None:
+            return None
+        found = ChainRounds(own, walking("outputs"), executor, _tokens_and_features)
+        self._chained.add(found)
+        return found
+
+    def walk_ready(
+        self, trees: Mapping[int, TokenTree], ends: frozenset[int]
+    ) -> tuple[dict[int, Accepted], float] | None:
+        """What was accepted of trees whose pass was run ahead, by `chained`, and seconds of that pass; otherwise None.
+
+        Args:
+            trees: by slot.
+            ends: tokens that end their texts.
+        """
+        for one in self._chained:
+            found = one.walk(trees, ends)
+            if found is not None:
+                return {slot: Accepted(found.path, found.token, found.features) for slot in trees}, found.seconds
+        return None
+
     def commit(self, paths: Mapping[int, IntArray]) -> None:
         """Keep these of the staged nodes of each slot, ascending, and forget the others."""
         self.executor.commit(paths)
@@ -364,6 +393,12 @@ def _ran(inputs: PassInputs, made: tuple[Tensor, Tensor | None]) -> Ran:
     if logits.shape[0] == count:  # nothing is padded, and slices take longer than one would think
         return Ran(logits, features, inputs.layout.starts)
     return Ran(logits[:count], features[:count] if features is not None else None, inputs.layout.starts)
+
+
+def _tokens_and_features(made: tuple[Tensor, tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor | None]:
+    """The most likely tokens and the features out of what a pass returns that is walked."""
+    tokens, (_, features) = made
+    return tokens, features
 
 
 def _may_be_the_models(error: BaseException) -> bool:

@@ -18,6 +18,7 @@ from talon_core.hf.model import check_free
 from talon_core.hf.probe import PlainModel
 from talon_core.hf.runner import ModelRunner, Ran
 from talon_core.runtime.blocks import forget_widened, layers_in_blocks
+from talon_core.runtime.chain_rounds import ChainRounds
 from talon_core.runtime.device import executor_for
 from talon_core.runtime.embeddings import vocabulary_size
 from talon_core.runtime.executor import Executor
@@ -121,6 +122,9 @@ class HFTarget(NetworkTarget):
     def own_executor(self) -> Executor:
         return self.runner.executor
 
+    def chained(self, executor: Executor) -> ChainRounds | None:
+        return self.runner.chained(executor)
+
     def _forget(self) -> None:
         """Give up what is recorded, the drafters' passes too: they may share the model's embedding and LM head."""
         for executor in self._executors:
@@ -184,6 +188,9 @@ class HFTarget(NetworkTarget):
         roots = None if looked_at or taken else self.runner.walk_roots(trees, ends, further)
         if roots is not None:
             return Verified(accepted=roots[0], passes=roots[1])
+        ready = None if looked_at or taken else self.runner.walk_ready(trees, ends)
+        if ready is not None:
+            return Verified(accepted=ready[0], passes=0, seconds=ready[1])
         ran, accepted = self.runner.walk(trees, slots, ends, unwalked, taken, logits=looked_at)
         prepared = self.runner.executor.preparations > before
         return Verified(self._split(ran, (trees.keys() - accepted.keys()) | unwalked.keys()), accepted, prepared)

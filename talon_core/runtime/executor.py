@@ -10,7 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+from weakref import WeakSet
 
 import attrs
 import torch
@@ -21,7 +22,7 @@ from talon_core.runtime.cache import KeyValueCache, TreeCache
 from talon_core.runtime.greedy_walks import greedy_walks
 from talon_core.runtime.inputs import PassInputs, Staged, pass_inputs, prompt_passes
 from talon_core.runtime.passes import Pass, PromptPass, TreePass
-from talon_core.runtime.recording import PassRecorder, Walks
+from talon_core.runtime.recording import PassRecorder, Trusted, Walks
 from talon_core.runtime.repeating import RepeatedPasses
 from talon_core.runtime.running_on import OfRoots, RunningOn
 from talon_core.runtime.scores import best_numbers
@@ -79,6 +80,13 @@ class Numbers:
 
 
 NOTHING: Mapping[str, Numbers] = {}
+
+
+class Ahead(Protocol):
+    """Has passes ready that were run ahead of their time."""
+
+    def forget(self) -> None:
+        """Another pass begins: nothing is ready any more."""
 
 
 class Executor(ABC):
@@ -369,7 +377,7 @@ class Executor(ABC):
                 )
 
 
-def _walking(kind: Hashable) -> Hashable:
+def walking(kind: Hashable) -> Hashable:
     """The kind of passes that are walked, of those of a kind."""
     return "walk", kind
 
@@ -418,6 +426,7 @@ class HostExecutor(Executor):
         self._recorder = recorder
         self._passes = RepeatedPasses(recorder, self.cache) if recorder is not None else None
         self._running_on = RunningOn(self._passes, self.cache) if self._passes is not None else None
+        self.beside: WeakSet[Ahead] = WeakSet()  # who has passes ready that were run ahead
         self._seconds = 0.0  # of the latest pass over roots alone
         self._move: tuple[tuple[int, int], Callable[[int, int, IntArray], None]] | None = None
 
@@ -452,7 +461,7 @@ class HostExecutor(Executor):
         chosen: Callable[[T], Any] | None,
     ) -> T:
         """`run`; of `chosen` see `RepeatedPasses.run`."""
-        self._forget_ahead()
+        self.forget_ahead()
 
         def plainly() -> T:
             self._set_up()
@@ -491,7 +500,7 @@ class HostExecutor(Executor):
             return made[0].argmax(-1), made
 
         began = perf_counter()
-        best, made = self._run(inputs, chosen, _walking(kind), NOTHING, None if logits else _without_logits)
+        best, made = self._run(inputs, chosen, walking(kind), NOTHING, None if logits else _without_logits)
         if len(inputs.ids) == len(slots):
             self._seconds = perf_counter() - began
         walks = greedy_walks(inputs, best, slots, ends, unwalked)
@@ -507,9 +516,10 @@ class HostExecutor(Executor):
     ) -> OfRoots | None:
         if self._running_on is None:
             return None
-        own = _walking(kind)
+        own = walking(kind)
         found = self._running_on.take(trees, own, ends)
         if found is None and further and self._seconds:
+            self.forget_ahead()
             began, most = perf_counter(), min(1 + further, int(SECONDS_AHEAD / self._seconds))
             found = self._running_on.run(trees, own, ends, most, _without_logits)
             if found is not None:
@@ -551,15 +561,26 @@ class HostExecutor(Executor):
     def let_be_seen(self, why: str | None) -> None:
         if self._passes is not None:
             self._passes.seen = why
-        self._forget_ahead()
+        self.forget_ahead()
 
     @contextmanager
     def reading(self, slots: Sequence[int], counts: Sequence[int]) -> Iterator[tuple[Tensor, Pass]]:
-        self._forget_ahead()
+        self.forget_ahead()
         with super().reading(slots, counts) as read:
             yield read
 
-    def _forget_ahead(self) -> None:
+    def forget_ahead(self) -> None:
         """Another pass begins, or the model may be another one; a pass may fail when it has written over some rows."""
         if self._running_on is not None:
             self._running_on.forget()
+        for one in self.beside:
+            one.forget()
+
+    @property
+    def recorder(self) -> PassRecorder | None:
+        """What writes passes down; None where all run as they are."""
+        return self._recorder
+
+    def trusted(self, kind: Hashable, choosing: bool) -> Trusted | None:
+        """As `RepeatedPasses.trusted`; None where nothing is repeated."""
+        return None if self._passes is None else self._passes.trusted(kind, choosing)

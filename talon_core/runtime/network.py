@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from talon_core.attention import Accelerator
+    from talon_core.runtime.chain_rounds import ChainRounds
     from talon_core.runtime.executor import Executor
 
 
@@ -46,6 +47,17 @@ class NetworkTarget(Target):
     @abstractmethod
     def executor(self) -> "Executor":
         """A new executor for passes of the drafter's own: on the target's device, with its tree attention."""
+
+    def chained(self, executor: "Executor") -> "ChainRounds | None":
+        """What runs rounds ahead whose trees are chains, for a drafter with a network over the target's features.
+
+        Args:
+            executor: what `executor` has given, which runs the drafter's passes.
+
+        Returns:
+            None where nothing can, as by default.
+        """
+        return None
 
     @abstractmethod
     def own_executor(self) -> "Executor":

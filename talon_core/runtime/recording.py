@@ -7,8 +7,10 @@ from contextlib import contextmanager, nullcontext
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+import attrs
 import torch
 
+from talon_core.chains import Chains
 from talon_core.errors import one_line
 from talon_core.tree import IntArray
 
@@ -118,6 +120,123 @@ class RecordedPass(ABC, Generic[T]):
         """
 
 
+@attrs.frozen(eq=False)
+class ChainPass:
+    """A recorded pass of rounds whose trees are chains, with what it would be given in the first of them.
+
+    Attributes:
+        recorded: it.
+        inputs: of the largest pass of its kind in these rounds, where the cache has room for them.
+        more: its further numbers.
+        rows: of the cache, committed and staged together, up to which it may write.
+    """
+
+    recorded: RecordedPass[Any]
+    inputs: "PassInputs"
+    more: "Mapping[str, Numbers]"
+    rows: int
+
+
+@attrs.frozen(eq=False)
+class ChainRun:
+    """Rounds of one text whose trees are chains, as they are to be run behind one another.
+
+    A round reads what was committed and the drafter does not know (`first`), then each drafted token that is drafted
+    from (`next`), and the target verifies root and chain; see `Chains`.
+
+    Attributes:
+        slot: of the text, in both caches.
+        target: the target's pass; it returns the most likely token after each node, and what `kept` takes the features
+            from. Its inputs are a chain of `chains.depth` nodes under the root.
+        kept: the features out of what the target's pass returns.
+        first: the drafter's over what was committed. It reads the features at `sources`, which are rows of `given`.
+        next: the drafter's over a drafted token. What both return is what `best_numbers` finds behind their `ends`, and
+            the scores there; what they make at a node they put where `made` says, and `next` reads it at `sources`.
+        given: shape `(rows, features)`: room for those of `chains.depth + 1` tokens.
+        pending: tokens that were committed and the drafter has not read; the last is the root.
+        ids: the target's token of each of the drafter's, shape `(draft vocab,)`, int64; None where they are the same.
+        chains: the shapes.
+        rounds: at most, no more than `chains.rounds`.
+        left: tokens that the text may still have.
+        ends: tokens that end it.
+        least_pending: as many tokens must be pending in each round, or rounds end before it.
+        least_drafted: as many drafted tokens must join in each, likewise.
+    """
+
+    slot: int
+    target: ChainPass
+    kept: Callable[[Any], Any]
+    first: ChainPass
+    next: ChainPass
+    given: torch.Tensor
+    pending: list[int]
+    ids: IntArray | None
+    chains: Chains
+    rounds: int
+    left: int
+    ends: frozenset[int]
+    least_pending: int
+    least_drafted: int
+
+
+@attrs.frozen(eq=False)
+class ChainRecord:
+    """What became of one such round.
+
+    Attributes:
+        pending: tokens that the drafter has read in it.
+        layers: how often it was asked.
+        drafted: tokens that have joined the tree, in their order.
+        accepted: how many of them.
+        token: the target's behind these.
+        seconds: of each layer, and of the target's pass behind them.
+    """
+
+    pending: int
+    layers: int
+    drafted: list[int]
+    accepted: int
+    token: int
+    seconds: list[float]
+
+    @property
+    def emitted(self) -> list[int]:
+        """Tokens that the text goes on with."""
+        return [*self.drafted[: self.accepted], self.token]
+
+
+@attrs.frozen(eq=False)
+class RanChains:
+    """What such rounds have found.
+
+    Attributes:
+        rounds: one after another.
+        numbers: what the drafter found, as `best_numbers` gives it, shape `(rounds, depth, 2 * width)`, float32.
+        scores: those that it was found in, shape `(rounds, depth, draft vocab)`, float32.
+        features: the target's, at the root and the accepted nodes, shape `(rounds, depth + 1, features)`.
+    """
+
+    rounds: list[ChainRecord]
+    numbers: torch.Tensor
+    scores: torch.Tensor
+    features: torch.Tensor
+
+
+@attrs.frozen(eq=False)
+class Trusted:
+    """A recorded pass of which is known whether it gives what the pass itself does.
+
+    Attributes:
+        recorded: it.
+        with_one: whether it can be trusted with one node.
+        with_several: likewise, with several of one sequence.
+    """
+
+    recorded: RecordedPass[Any]
+    with_one: bool
+    with_several: bool
+
+
 class PassRecorder(ABC):
     """Writes down passes over trees on a host, so that they are repeated without Python.
 
@@ -142,6 +261,20 @@ class PassRecorder(ABC):
         Raises:
             RuntimeError: if it cannot be recorded; the sentence says why.
         """
+
+    def run_chains(self, run: ChainRun) -> RanChains | None:
+        """Do rounds whose trees are chains, behind one another.
+
+        Args:
+            run: its passes were recorded by recorders of this class, and fit.
+
+        Returns:
+            What was found, perhaps of no round. None where that cannot be done, as by default: nothing is done then.
+
+        Raises:
+            RuntimeError: if a pass of the first round cannot be repeated.
+        """
+        return None
 
     @abstractmethod
     def mover(self, buffers: Sequence[torch.Tensor]) -> Callable[[int, int, IntArray], None]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from talon_core.errors import of_the_machine, one_line
 from talon_core.runtime.cache import TreeCache
 from talon_core.runtime.inputs import PassInputs
-from talon_core.runtime.recording import FurtherPasses, PassRecorder
+from talon_core.runtime.recording import FurtherPasses, PassRecorder, Trusted
 
 if TYPE_CHECKING:
     from talon_core.runtime.executor import Numbers, TreeView
@@ -146,6 +146,20 @@ class RepeatedPasses:
         if not same:
             self._refuse(kind, "what was written down of it gave other numbers than the pass itself")
         return expected
+
+    def trusted(self, kind: Hashable, choosing: bool) -> Trusted | None:
+        """What is written down of a kind of pass; None where nothing is, or nothing is repeated now.
+
+        Args:
+            kind: as for `run`.
+            choosing: whether a part of what it returns is wanted alone.
+        """
+        own = self._kinds.get(kind)
+        if self.seen is not None or own is None or own.recorded is None:
+            return None
+        self._kinds[kind] = self._kinds.pop(kind)  # the latest stands last
+        one, several = (own.checked.get((many, False, choosing), 0) >= CHECKED for many in (False, True))
+        return Trusted(own.recorded, one, several)
 
     def run_on(
         self, inputs: PassInputs, kind: Hashable, passes: int, ends: Collection[int], chosen: Callable[[Any], Any]

@@ -4,6 +4,7 @@ import pytest
 
 from talon_core.engine.clock import RoundClock
 from talon_core.engine.spans import SlotSpans
+from talon_core.target import Verified
 
 
 class Time:
@@ -23,7 +24,7 @@ def test_it_says_what_one_pass_takes_whatever_was_run_for_nothing_before() -> No
     for passes in (3, 0, 2, 1):
         start = clock()
         time.seconds += 10.0 * passes
-        told.append(clock.verified(passes, start))
+        told.append(clock.verified(Verified(passes=passes), start))
     assert told == pytest.approx([10.0] * 4)
 
 
@@ -38,7 +39,7 @@ def rounds(clock: RoundClock, time: Time, passes: list[int]) -> list[tuple[float
         time.seconds += 1.0
         start = clock()
         time.seconds += 10.0 * run
-        clock.verified(run, start)
+        clock.verified(Verified(passes=run), start)
         verified = clock() - start
         time.seconds += 2.0
         found.append((begin, verified, clock()))
@@ -81,6 +82,6 @@ def test_spans_never_go_backwards() -> None:
         with spans.of("verify", [0]):
             start = clock()
             time.seconds += 10.0 * run + 0.1
-            clock.verified(run, start)
+            clock.verified(Verified(passes=run), start)
     ends = [moment for span in spans[0] for moment in (span.start, span.end)]
     assert ends == sorted(ends)

@@ -19,7 +19,7 @@ from talon_core.tree import TokenTree
 from talon_kernels.likeliest_tokens import Screen
 from talon_kernels.recorded import screening
 from talon_kernels.recorded.plan import arrange, set_waits
-from talon_kernels.recorded.recorder import NativeRecorder, _Walked
+from talon_kernels.recorded.recorder import NativeRecorder, Walked
 from talon_kernels.recorded.steps import Op, Operand, Step
 from talon_kernels.recorded.tape import Tape
 from talon_tests.tiny_models import ARCHITECTURES, tiny_model
@@ -121,14 +121,14 @@ def test_batches_of_any_trees_have_the_bits_of_the_pass(library, lengths, tokens
 
 def test_two_threads_make_the_bits_of_one(library, threads, monkeypatch):
     walked = []
-    answer = _Walked._answer
+    answer = Walked._answer
 
     def noted(self, program, counts):
         made = answer(self, program, counts)
         walked.append([each.clone() for each in made if isinstance(each, torch.Tensor)])
         return made
 
-    monkeypatch.setattr(_Walked, "_answer", noted)
+    monkeypatch.setattr(Walked, "_answer", noted)
     found = []
     for count in (1, 2):
         threads(count)
@@ -291,9 +291,9 @@ def test_positions_that_a_model_does_not_know_are_told_in_words(library):
 
 
 def test_a_pass_that_gives_other_numbers_is_given_up(library, monkeypatch):
-    answer = _Walked._answer
+    answer = Walked._answer
     monkeypatch.setattr(
-        _Walked,
+        Walked,
         "_answer",
         lambda self, *given: tuple(
             each + 1 if isinstance(each, torch.Tensor) else each for each in answer(self, *given)
@@ -455,13 +455,13 @@ def test_a_tape_that_is_a_little_off_is_given_up_in_greedy_texts(library, screen
 
 def test_a_wrong_choice_is_found_as_well(library, screened, monkeypatch):
     monkeypatch.setattr(repeating, "CHECKED", 1)
-    answer = _Walked._answer
+    answer = Walked._answer
 
     def wrong(self, program, counts):
         made = answer(self, program, counts)
         return made if program is self._all else (made[0] + 1, *made[1:])
 
-    monkeypatch.setattr(_Walked, "_answer", wrong)
+    monkeypatch.setattr(Walked, "_answer", wrong)
     decoder = made("qwen3", drafter="ngram", policy="chain:length=2")
     plain = decoder_for_model(decoder.target.model, None, Parts(policy="none"))
     assert decoder.generate(PROMPT, max_new_tokens=20).token_ids == plain.generate(PROMPT, max_new_tokens=20).token_ids
@@ -480,8 +480,8 @@ def test_a_wrong_choice_is_found_as_well(library, screened, monkeypatch):
 def test_scores_are_there_where_somebody_needs_them(library, screened, monkeypatch, greedy, unwalked, choosing):
     """Of a pass of two texts; where all are walked to their end the most likely tokens alone are wanted."""
     monkeypatch.setattr(repeating, "CHECKED", 1)
-    asked, run = [], _Walked.run
-    monkeypatch.setattr(_Walked, "run", lambda self, *given: asked.append(given[2]) or run(self, *given))
+    asked, run = [], Walked.run
+    monkeypatch.setattr(Walked, "run", lambda self, *given: asked.append(given[2]) or run(self, *given))
     target = made("qwen3", drafter="ngram").target
     tree = TokenTree(np.array([5, 6, 7]), np.array([-1, 0, 0]), np.zeros(3))
     with target.session():

@@ -4,15 +4,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
+import attrs
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from talon_core.candidates import Candidates
+from talon_core.chains import Chains
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed, Reading
 from talon_core.runtime.best import Best, Vocabulary, few_widths, last_rows
 from talon_core.runtime.catching_up import timed_reading
+from talon_core.runtime.chain_rounds import ChainRounds, Kinds
 from talon_core.runtime.executor import Executor, Numbers, TreeView
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.open_slots import OpenSlots
@@ -39,6 +42,8 @@ class _Slot(StagedSlot):
             node.
         read: how many tokens of the prompt the target has read.
         last_read: the features of the last of them, as `features` has them.
+        answered: frontiers of the round whose answers were ready, as its passes were run ahead.
+        round: in which it was staged, as the drafter counts them.
     """
 
     def __init__(self, prompt: IntArray) -> None:
@@ -48,9 +53,12 @@ class _Slot(StagedSlot):
         self.places: list[int] = []
         self.read = 0
         self.last_read: list[Tensor] = []
+        self.answered: list[Frontier] = []
+        self.round = 0
 
     def restart(self, pending: list[int]) -> None:
         super().restart(pending)
+        self.answered = []
         self._fresh = True
 
     def sources(self, count: int) -> IntArray:
@@ -84,6 +92,7 @@ class FeatureDrafter(Drafter):
         select: from the target's features to those that the head was made for.
         described: what its files are, for `describe`.
         counted: from rows of its own cache to those of the target's that take as much; by default none are counted.
+        chained: runs rounds ahead whose trees are chains; None if nothing does.
 
     Attributes:
         executor: runs the head's passes; its `failure` says why they are not recorded.
@@ -99,7 +108,10 @@ class FeatureDrafter(Drafter):
         select: Callable[[Tensor], Tensor] = lambda features: features,
         described: Mapping[str, object] | None = None,
         counted: Callable[[int], int] = lambda rows: 0,
+        chained: ChainRounds | None = None,
     ) -> None:
+        self._chained = chained
+        self.runs_on = chained is not None
         self._counted = counted
         self.head = head.eval().requires_grad_(False)
         self._embed = embed
@@ -107,6 +119,7 @@ class FeatureDrafter(Drafter):
         self._select = select
         self._described = described or {}
         self._slots = OpenSlots[_Slot]()
+        self._round = 0  # counted up between rounds
         self._device = next(head.parameters()).device
         self._given = KeptRows(executor)  # features at the round's pending pairs; `_Slot` says where
         self._rows = KeptRows(executor)  # what was made in the round, likewise
@@ -124,10 +137,12 @@ class FeatureDrafter(Drafter):
         return self._session
 
     def open(self, slot: int, prompt: IntArray, room: int) -> None:
+        self._round += 1
         self._slots[slot] = _Slot(prompt)
         self._cache.open(slot, room + SPARE_ROWS)
 
     def resume(self, slot: int, prompt: IntArray, room: int, source: int, length: int) -> int:
+        self._round += 1
         before, first = self._slots[source], self._cache.lengths[source]
         # a pair belongs to what is shared if its second token does
         pairs = self._cache.resume(slot, room + SPARE_ROWS, source, max(length - 1, 0))
@@ -211,12 +226,65 @@ class FeatureDrafter(Drafter):
         embeddings = self._embed(tokens.to(self._device)).to(states.dtype)
         return embeddings, states, positions.to(self._device), attend
 
+    def is_ahead(self, slot: int) -> bool:
+        return self._chained is not None and self._chained.ready(slot)
+
+    @torch.inference_mode()
+    def run_on(self, slot: int, chains: Chains, left: int, ends: frozenset[int]) -> float:
+        own = self._slots[slot]
+        if self._chained is None or own.waits_long or not own.pending or not len(self._rows.table):
+            return 0.0
+        if self._in_round():
+            return 0.0
+        own.features = [torch.cat(own.features)] if len(own.features) > 1 else own.features
+        for table in (self._given, self._rows):
+            table.clear()
+        self._given.keep(own.features[0])
+        self._rows.reserve(max(len(own.pending), chains.depth + 1) + chains.depth)
+        for table in (self._given, self._rows):
+            table.clear()
+        width = few_widths(chains.width)
+        kinds = Kinds((width, True), (width, False), self._given.table, self._vocabulary.ids)
+        chains = attrs.evolve(chains, width=width)
+        return self._chained.run(slot, kinds, own.pending, own.features[0], chains, left, ends)
+
+    def _in_round(self) -> bool:
+        """Whether anything was staged in this round. A text that is over is not told of, and may be staged still."""
+        return any(own.staged is not None and own.round == self._round for own in self._slots.values())
+
+    def _ready(self, frontiers: Sequence[Frontier]) -> Proposed | None:
+        """The answer to a frontier whose pass was run ahead."""
+        if self._chained is None or len(frontiers) > 1:
+            return None
+        (one,) = frontiers
+        own = self._slots[one.slot]
+        told = one.tree, one.nodes, few_widths(one.width), own.pending, own.features
+        found = self._chained.layer(one.slot, *told)
+        if found is None:
+            return None
+        own.answered.append(one)
+        best = Best.read((found.numbers, found.scores), self._vocabulary)
+        return Proposed(best.shared_out(frontiers, {one.slot: 0}), 1, ran_in=found.seconds)
+
     @torch.inference_mode()
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
+        ready = self._ready(frontiers)
+        if ready is not None:
+            return ready
+        for slot, own in self._slots.items():  # another layer is asked for than was run ahead
+            answered, own.answered = own.answered, []
+            if answered:
+                self._cache.committed({slot: 0})
+                for before in answered:
+                    self._proposed([before])
+        return self._proposed(frontiers)
+
+    def _proposed(self, frontiers: Sequence[Frontier]) -> Proposed:
+        """The answer to some frontiers, by a pass."""
         known = [one for one in frontiers if self._slots[one.slot].pending]
         if not known:  # prompts of one token, of which no feature is known yet
             return Proposed([Candidates.unknown(one.nodes) for one in frontiers])
-        if not any(own.staged is not None for own in self._slots.values()):  # a new round
+        if not self._in_round():
             self._given.clear()
             self._rows.clear()
         first = all(self._slots[one.slot].staged is None for one in known)
@@ -229,6 +297,7 @@ class FeatureDrafter(Drafter):
                 kept = self._given.keep(own.features[0]) if first else self._rows.keep(self._fuse(own.features[0]))
                 own.places = kept.tolist()
             staged[one.slot] = own.stage(one.tree, one.nodes)
+            own.round = self._round
         inputs = self.executor.inputs(staged)
         # before a frontier's rows, pairs that were only pending
         places, starts = last_rows(inputs.layout.starts, {one.slot: len(one.nodes) for one in known})
@@ -278,11 +347,17 @@ class FeatureDrafter(Drafter):
         return self.executor.best_numbers(scores, width), scores
 
     def commit(self, committed: Mapping[int, Committed]) -> None:
+        self._round += 1
         paths, waiting = {}, dict[int, Tensor | None]()
         for slot, one in committed.items():
             own = self._slots[slot]
             assert one.features is not None
-            features = one.features[: len(one.tokens)]
+            features = one.features if len(one.features) == len(one.tokens) else one.features[: len(one.tokens)]
+            if own.answered:  # what was run ahead stands in the cache
+                self._cache.committed({slot: len(own.pending)})
+                own.restart(one.tokens.tolist())
+                own.features = [features]
+                continue
             if own.staged is None:  # nothing was drafted: the pairs before are still to be run
                 own.pending += one.tokens.tolist()
                 own.features.append(features)

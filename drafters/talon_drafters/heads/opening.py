@@ -85,13 +85,15 @@ def feature_drafter(
     """
     numbers = sum(one.numbers_of_a_row for one in head.modules() if isinstance(one, HeadAttention))
     described = {**described, "weights": keep_weights(head, weights, target)}
+    executor = target.executor()
     return FeatureDrafter(
         head,
         embed,
         target.vocab_size,
-        target.executor(),
+        executor,
         target.faster(head),
         select,
         described,
         lambda rows: in_rows_of(target, rows, numbers * head.dtype.itemsize),
+        target.chained(executor),
     )

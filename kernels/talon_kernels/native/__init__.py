@@ -19,7 +19,7 @@ from talon_kernels.native.build import BuildError, build_library
 
 __all__ = ["BACKENDS", "Library", "chosen", "load", "switch_off", "unavailable"]
 
-ABI = 13
+ABI = 14
 """Counted up, here and in `linear.c`, when a C function's arguments change."""
 
 NO_SUCH_ROW, NO_TREE = 2, 4
@@ -75,6 +75,11 @@ class Library:
             self.walk_on.argtypes = [*self.walk.argtypes, _INT, *[_POINTER] * 4, _INT]
             self.walk_on.argtypes += [*[_POINTER] * 2, _INT, *[_POINTER] * 2]
             self.walk_on.errcheck = _walked
+            self.walk_chains = library.talon_walk_chains
+            self.walk_chains.restype, self.walk_chains.argtypes = _INT, [_POINTER]
+            self.walk_chains.errcheck = _walked
+            self.chain_sizes = library.talon_chain_sizes
+            self.chain_sizes.restype, self.chain_sizes.argtypes = None, [_POINTER]
             self.screen = library.talon_screen
             self.screen.restype, self.screen.argtypes = _INT, [_POINTER] + [_INT] * 3 + [_POINTER] * 3 + [_INT]
             self.screen.errcheck = _has_memory

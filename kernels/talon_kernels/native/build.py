@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 SOURCES = (
     *("elementwise.c", "blocks.c", "linear.c", "screen.c", "attention.c", "scores.c", "pass.c", "commit.c"),
-    "measure.c",
+    *("chains.c", "measure.c"),
 )
 HEADERS = ("talon.h", "parts.h", "blocks.h")
 

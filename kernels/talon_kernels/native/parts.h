@@ -113,4 +113,15 @@ int attend_tasks(const Call *call, const Trees *trees, const Cut *cut, int64_t b
 void attend_ends(const Call *call, const Trees *trees, const Cut *cut, int64_t band, int64_t thread, int64_t threads,
                  float *partial);
 
+// A recorded pass, see pass.c.
+typedef struct Step Step;
+int64_t talon_walk(const Step *steps, int64_t count, void *const *memory, const int64_t *rows, const int32_t *layout,
+                   int64_t batch, int64_t threads);
+
+// Whether one of some tokens is one of `ends`.
+int is_any_of(const int64_t *tokens, int64_t count, const int64_t *ends, int64_t of);
+
+// By a clock that never goes back.
+double seconds_now(void);
+
 #endif

@@ -16,14 +16,14 @@ enum { RANK = 5, OPERANDS = 9, NUMBERS = 9 };
 enum { LINEAR, MLP, NORM, ATTEND, WRITE, GATHER, SCATTER, LARGEST, LIKELIEST, BEST, COPY, NEGATE, ADD, SUBTRACT, MULTIPLY, DIVIDE };
 
 // Sizes below 0 count rows: -k stands for k times the rows of a pass.
-typedef struct {
+struct Step {
     int64_t op, waits, count;  // count: which of a pass's counts its rows are
     int64_t sizes[RANK];
     int64_t memory[OPERANDS], offset[OPERANDS];  // which memory, -1: none; in floats, but for weights and indices 0
     int64_t strides[3][RANK];                    // of the result and what it is made of, in floats
     int64_t numbers[NUMBERS];
     double scalars[2];
-} Step;
+};
 
 // What changes from pass to pass.
 typedef struct {
@@ -180,7 +180,7 @@ static void note_way(Ways *of, int screened, double seconds) {
     if (!of->tries[screened]++ || seconds < of->least[screened]) of->least[screened] = seconds;
 }
 
-static double seconds_now(void) {
+double seconds_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
@@ -379,7 +379,7 @@ EXPORT int64_t talon_walk(const Step *steps, int64_t count, void *const *memory,
     return failed;
 }
 
-static int is_any_of(const int64_t *tokens, int64_t count, const int64_t *ends, int64_t of) {
+int is_any_of(const int64_t *tokens, int64_t count, const int64_t *ends, int64_t of) {
     for (int64_t i = 0; i < count; i++)
         for (int64_t j = 0; j < of; j++)
             if (tokens[i] == ends[j]) return 1;

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -14,12 +15,13 @@ from talon_core.runtime.cache import TreeCache
 from talon_core.runtime.executor import Numbers, TreeView
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import Pass
-from talon_core.runtime.recording import FurtherPasses, PassRecorder, RecordedPass
+from talon_core.runtime.recording import ChainRun, FurtherPasses, PassRecorder, RanChains, RecordedPass
 from talon_core.tree import IntArray
 from talon_kernels.best_tokens.native import best_tokens_native
 from talon_kernels.commit_path.native import NativeMover
 from talon_kernels.narrow import changes
 from talon_kernels.native import Library
+from talon_kernels.recorded.chains import run_chains
 from talon_kernels.recorded.plan import arrange, moved, set_waits
 from talon_kernels.recorded.screening import Screens
 from talon_kernels.recorded.steps import Op, Operand, Piece, Step, packed
@@ -54,11 +56,14 @@ class NativeRecorder(PassRecorder):
         own = [name for name, numbers in more.items() if not numbers.one_each]
         for most in MOST_ROWS:
             if len(own) < len(most) and queries <= most[-1]:
-                return _Walked(self._library, work, cache, [*more], own, most)
+                return Walked(self._library, work, cache, [*more], own, most)
         raise CannotRecord(f"a pass over {queries} nodes is too large to be recorded")
 
     def mover(self, buffers: Sequence[Tensor]) -> Callable[[int, int, IntArray], None]:
         return NativeMover(self._library, buffers)
+
+    def run_chains(self, run: ChainRun) -> RanChains | None:
+        return run_chains(self._library, run)
 
     def best_numbers(self, scores: Tensor, width: int) -> Tensor:
         return best_tokens_native(self._library, scores.contiguous(), width)
@@ -193,7 +198,7 @@ class _Further(FurtherPasses):
         return found
 
 
-class _Walked(RecordedPass[T]):
+class Walked(RecordedPass[T]):
     """One pass, walked by C.
 
     Args:
@@ -203,6 +208,9 @@ class _Walked(RecordedPass[T]):
         names: further numbers of the pass.
         own: those of them that are not one for each query.
         most: rows of the tape, for the queries and for each of these.
+
+    Attributes:
+        made: what the pass returns, with views in the place of tensors.
     """
 
     def __init__(
@@ -227,11 +235,11 @@ class _Walked(RecordedPass[T]):
         cache.stage_by(noted.write)
         with torch.inference_mode(), tape:
             made = work(TreeView(ids, positions, noted, more))
-            self._made = tree_map(tape.standing_for, made)
+            self.made = tree_map(tape.standing_for, made)
         self._like = {layer: [torch.empty_like(own[:, :, :1]) for own in both] for layer, both in noted.like.items()}
         tape.let_go()
         self._tailed = _pieces_in([(one.arguments, one.keywords) for one in tape.tail])
-        self._lasting = self._tailed | _pieces_in(self._made)
+        self._lasting = self._tailed | _pieces_in(self.made)
         sizes = {piece: most[counts.get(name, 0)] for piece, name in tape.inputs.items()}
         self._given = {piece: torch.zeros(size, dtype=torch.int64) for piece, size in sizes.items()}
         self._inputs = {name: self._given[piece].numpy() for piece, name in tape.inputs.items()}
@@ -275,7 +283,7 @@ class _Walked(RecordedPass[T]):
         if self._tape.tail or not {"ids"} <= self._inputs.keys() <= {"ids", "positions"}:
             return None
         program, layout = self._ready(inputs, {}, True, passes - 1)
-        found = _Further(program, chosen(self._made), len(inputs.ids), passes)
+        found = _Further(program, chosen(self.made), len(inputs.ids), passes)
         if not found.in_rows:
             return None
         ids, positions = self._inputs["ids"], self._inputs.get("positions", inputs.positions.copy())
@@ -290,6 +298,28 @@ class _Walked(RecordedPass[T]):
             raise CannotRecord(str(error)) from error
         return found.done(done.item())
 
+    @property
+    def ends_in_torch(self) -> bool:
+        """Whether PyTorch has the last word on what the pass returns."""
+        return bool(self._tape.tail)
+
+    def ready(
+        self, inputs: PassInputs, more: Mapping[str, Numbers], choosing: bool, rows: int
+    ) -> tuple[_Program, NativeLayout, NDArray[np.int64], Mapping[str, NDArray[np.int64]]]:
+        """What C will walk if the pass is one of several that write no further than to a row of the cache.
+
+        Args:
+            inputs: as for `run`, and so are the next two.
+            more: likewise.
+            choosing: likewise.
+            rows: committed and staged together.
+
+        Returns:
+            The program, the layout of the first pass, where its counts are, and where it reads its inputs, by name.
+        """
+        program, layout = self._ready(inputs, more, choosing, max(rows - NativeLayout.of(inputs.layout).used, 0))
+        return program, layout, self._counts, self._inputs
+
     def _ready(
         self, inputs: PassInputs, more: Mapping[str, Numbers], choosing: bool, further: int
     ) -> tuple[_Program, NativeLayout]:
@@ -299,7 +329,7 @@ class _Walked(RecordedPass[T]):
             inputs: as for `run`, and so are the next two.
             more: likewise.
             choosing: likewise.
-            further: passes behind this one, each of which goes on by one row.
+            further: rows that passes behind this one write behind its own.
         """
         program = self._program(choosing)
         layout = NativeLayout.of(inputs.layout)
@@ -325,7 +355,7 @@ class _Walked(RecordedPass[T]):
         for one in self._tape.tail:
             out = one.function(*filled(one.arguments, real), **filled(one.keywords, real))
             found.update(zip(one.out, out if isinstance(out, tuple | list) else (out,), strict=True))
-        made = filled(self._made, real)
+        made = filled(self.made, real)
         if not self._tape.tail and len(program.answers) < MOST_ANSWERS:
             program.answers[counts] = made
         return made

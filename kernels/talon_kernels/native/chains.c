@@ -1,0 +1,141 @@
+// Rounds of one text whose draft trees are chains, one behind another: passes of the drafter, the target's pass over the
+// chain, the greedy walk, and what the next round begins with.
+
+#include <string.h>
+
+#include "parts.h"
+
+enum { MOST_CHAINED = 32 };
+
+// One of the recorded passes. What a pass does not read is null.
+typedef struct {
+    const Step *steps;
+    int64_t count;
+    void *const *memory;
+    int64_t *counts;  // of its queries; of a draft pass, then of its `ends`
+    int64_t *ids, *positions, *sources, *made, *ends;
+    int32_t *layout;  // prefixes of all slots, and room for the rest of what make_trees reads
+    int64_t batch, slot;
+    const float *found;   // of a draft pass the best tokens and their log-probabilities; of the target's its features
+    const float *scores;  // of a draft pass
+} ChainPass;
+
+typedef struct {
+    ChainPass first, next, target;  // the drafter's over what was committed and behind a drafted token, and the target's
+    float *given;                   // where the first pass reads the features of what was committed
+    const int64_t *best;            // the token after each node, behind the target's pass
+    int64_t features, width, vocabulary;  // floats of a feature; candidates; scores of a row
+    const int64_t *ids;             // the target's token of each of the drafter's; null: the same
+    int64_t depth;                  // most drafted tokens of a round
+    const double *joins, *goes_on;  // (depth,): least path log-probability with which a token joins, and is drafted from
+    const int64_t *stops;           // tokens that end the text
+    int64_t stop_count, threads;
+    int64_t rounds, left;                // most rounds, and tokens that may still be emitted
+    int64_t target_rows, drafter_rows;   // up to which a pass may write
+    int64_t least_pending, least_drafted;  // or no round is begun, or done, any more
+    int64_t pending;                     // tokens that were committed and not read by the drafter; they stand in first.ids
+    // what is kept of each round, those of all rounds one after another
+    int64_t *records;    // (4,): pending, layers, drafted tokens in the tree, those of them that were accepted
+    int64_t *root;       // the token that it began with
+    int64_t *tokens;     // (depth + 1,): the target's after the root and each drafted token
+    float *numbers;      // (depth, 2 width): what the layers have found
+    float *laws;         // (depth, vocabulary): the scores that this was found in
+    float *states;       // (depth + 1, features): of the accepted nodes
+    double *seconds;     // (depth + 1,): of the layers, then of the target's pass in the last place
+    int64_t done;        // rounds
+} ChainRounds;
+
+static int is_stop(const ChainRounds *r, int64_t token) { return is_any_of(&token, 1, r->stops, r->stop_count); }
+
+// A pass over the last `rows` of `nodes` nodes that stand in a chain behind the prefix. Adds what it takes to `seconds`.
+static int64_t run(const ChainPass *p, int64_t nodes, int64_t rows, int64_t threads, double *seconds) {
+    const double begun = seconds_now();
+    int32_t *of = p->layout, *counts = of + p->batch, *firsts = counts + p->batch, *parents = firsts + p->batch;
+    const int64_t first = nodes - rows;
+    counts[p->slot] = (int32_t)nodes;
+    firsts[p->slot] = (int32_t)first;
+    for (int64_t i = 0; i < nodes; i++) parents[i] = (int32_t)i - 1;
+    p->counts[0] = rows;
+    for (int64_t i = 0; i < rows; i++) {
+        if (p->positions) p->positions[i] = of[p->slot] + first + i;
+        if (p->made) p->made[i] = first + i;
+    }
+    const int64_t failed = talon_walk(p->steps, p->count, p->memory, p->counts, of, p->batch, threads);
+    *seconds = seconds_now() - begun;
+    return failed;
+}
+
+static void copy(float *to, const float *from, int64_t floats) { memcpy(to, from, (size_t)floats * sizeof(float)); }
+
+// Drafts the chain of a round. drafted: its tokens; layers: how many were asked for; nodes: how many of them join.
+static int64_t draft(const ChainRounds *r, int64_t *drafted, int64_t *layers, int64_t *nodes) {
+    const int64_t round = r->done, width = r->width, m = r->pending;
+    double path = 0.0;
+    *layers = *nodes = 0;
+    for (;;) {
+        const ChainPass *p = *layers ? &r->next : &r->first;
+        const int64_t layer = *layers, rows = layer ? 1 : m, row = round * r->depth + layer;
+        p->counts[1] = 1;
+        if (p->ends) p->ends[0] = rows - 1;
+        // the first pass reads features, each of the others what was made at the node before
+        for (int64_t i = 0; p->sources && i < rows; i++) p->sources[i] = layer ? m + layer - 2 : i;
+        if (layer && p->ids) p->ids[0] = drafted[layer - 1];
+        const int64_t failed = run(p, m + layer, rows, r->threads, r->seconds + round * (r->depth + 1) + layer);
+        if (failed) return failed;
+        copy(r->numbers + row * 2 * width, p->found, 2 * width);
+        copy(r->laws + row * r->vocabulary, p->scores, r->vocabulary);
+        ++*layers;
+        path += (double)p->found[width];
+        if (!(path >= r->joins[layer])) return DONE;
+        const int64_t token = (int64_t)p->found[0];
+        drafted[layer] = r->ids ? r->ids[token] : token;
+        ++*nodes;
+        if (*nodes == r->depth || *nodes >= r->left - 1 || is_stop(r, drafted[layer]) || !(path >= r->goes_on[layer]))
+            return DONE;
+    }
+}
+
+// Does such rounds until as many are done as are wanted, or the text ends, or there is no more room, or a pass fails,
+// unless that is one of the first round. A round in which no token could be drafted any more is not done.
+EXPORT int64_t talon_walk_chains(ChainRounds *r) {
+    int64_t drafted[MOST_CHAINED];
+    for (r->done = 0; r->done < r->rounds && r->left > 1;) {
+        int32_t *prefix = r->target.layout + r->target.slot, *read = r->first.layout + r->first.slot;
+        if (r->pending < r->least_pending) break;
+        if (*prefix + r->depth + 1 > r->target_rows || *read + r->pending + r->depth > r->drafter_rows) break;
+        const int64_t round = r->done, rows = round * (r->depth + 1);
+        int64_t layers, nodes, accepted = 0;
+        int64_t failed = draft(r, drafted, &layers, &nodes);
+        if (!failed && nodes < r->least_drafted) break;
+        if (!failed) {
+            if (r->target.ids) {
+                r->target.ids[0] = r->root[round];
+                memcpy(r->target.ids + 1, drafted, (size_t)nodes * sizeof(int64_t));
+            }
+            failed = run(&r->target, nodes + 1, nodes + 1, r->threads, r->seconds + rows + r->depth);
+        }
+        if (failed) return round ? DONE : failed;
+        memcpy(r->tokens + rows, r->best, (size_t)(nodes + 1) * sizeof(int64_t));
+        while (accepted < nodes && r->best[accepted] == drafted[accepted] && !is_stop(r, r->best[accepted])) accepted++;
+        const int64_t token = r->best[accepted], new = accepted + 1;
+        copy(r->states + rows * r->features, r->target.found, new * r->features);
+        memcpy(r->records + 4 * round, (int64_t[]){r->pending, layers, nodes, accepted}, 4 * sizeof(int64_t));
+        r->done++;
+        r->left -= new;
+        if (is_stop(r, token) || r->done == r->rounds) break;
+        copy(r->given, r->target.found, new * r->features);
+        for (int64_t i = 0; r->first.ids && i < new; i++) r->first.ids[i] = i < accepted ? drafted[i] : token;
+        r->root[r->done] = token;
+        *prefix += (int32_t)new;
+        *read += (int32_t)r->pending;
+        r->next.layout[r->next.slot] = *read;
+        r->pending = new;
+    }
+    return DONE;
+}
+
+// Bytes of what Python packs for it, and the most drafted tokens of a round.
+EXPORT void talon_chain_sizes(int64_t *sizes) {
+    const int64_t known[3] = {sizeof(ChainPass), sizeof(ChainRounds), MOST_CHAINED};
+    memcpy(sizes, known, sizeof(known));
+}

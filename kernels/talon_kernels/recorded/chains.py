@@ -1,0 +1,136 @@
+"""Rounds whose draft trees are chains, walked by C; see `ChainRun`."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from talon_core.runtime.recording import ChainPass, ChainRecord, ChainRun, RanChains
+from talon_kernels.native import Library
+from talon_kernels.recorded.tape import CannotRecord, View
+
+if TYPE_CHECKING:
+    from talon_kernels.recorded.recorder import Walked
+
+MOST_DRAFTED = 32
+"""Drafted tokens of a round, at most; as in `chains.c`."""
+
+_WHOLE, _AT = ctypes.c_int64, ctypes.c_void_p
+
+
+class PassFields(ctypes.Structure):
+    """`ChainPass` of `chains.c`."""
+
+    _fields_ = (
+        *(("steps", _AT), ("count", _WHOLE), ("memory", _AT), ("counts", _AT)),
+        *((name, _AT) for name in ("ids", "positions", "sources", "made", "ends")),
+        *(("layout", _AT), ("batch", _WHOLE), ("slot", _WHOLE), ("found", _AT), ("scores", _AT)),
+    )
+
+
+class RoundsFields(ctypes.Structure):
+    """`ChainRounds` of `chains.c`."""
+
+    _fields_ = (
+        *((name, PassFields) for name in ("first", "next", "target")),
+        *(("given", _AT), ("best", _AT)),
+        *((name, _WHOLE) for name in ("features", "width", "vocabulary")),
+        *(("ids", _AT), ("depth", _WHOLE), ("joins", _AT), ("goes_on", _AT), ("stops", _AT)),
+        *((name, _WHOLE) for name in ("stop_count", "threads", "rounds", "left", "target_rows", "drafter_rows")),
+        *((name, _WHOLE) for name in ("least_pending", "least_drafted", "pending")),
+        *((name, _AT) for name in ("records", "root", "tokens", "numbers", "laws", "states", "seconds")),
+        ("done", _WHOLE),
+    )
+
+
+class _Bound:
+    """A pass as C walks it, and what keeps its memory alive.
+
+    Args:
+        of: the pass.
+        slot: whose text it reads.
+        choosing: as for `RecordedPass.run`.
+        nodes: of the largest tree.
+    """
+
+    def __init__(self, of: ChainPass, slot: int, choosing: bool, nodes: int) -> None:
+        walked: Walked[Any] = of.recorded  # type: ignore[assignment]  # a recorder is given its own
+        self.program, layout, counts, inputs = walked.ready(of.inputs, of.more, choosing, of.rows)
+        self.made = walked.made
+        self.in_order = not walked.ends_in_torch
+        batch = len(of.inputs.counts)
+        self.layout = np.zeros(3 * batch + nodes, dtype=np.int32)
+        self.layout[:batch] = layout.numbers[:batch]
+        steps, count, memory = self.program.at
+        held = {name: inputs[name].ctypes.data for name in inputs}
+        self.fields = PassFields(
+            *(steps, count, memory, counts.ctypes.data),
+            *(held.get(name) for name in ("ids", "positions", "sources", "made", "ends")),
+            *(self.layout.ctypes.data, batch, slot),
+        )
+
+    def at(self, view: Any) -> torch.Tensor | None:
+        """A row of what the pass returns; None where there is none, or rows do not lie one behind another."""
+        if not isinstance(view, View):
+            return None
+        found = self.program.tensor(view, 1)
+        return found if found.is_contiguous() and self.in_order else None
+
+
+def run_chains(library: Library, run: ChainRun) -> RanChains | None:
+    """As `PassRecorder.run_chains`."""
+    chains, slot = run.chains, run.slot
+    if chains.depth > MOST_DRAFTED:
+        return None
+    nodes = max(len(run.pending), chains.depth + 1) + chains.depth
+    order = (run.next, False), (run.first, False), (run.target, True)  # the first may be in the place of the next one
+    following, first, target = (_Bound(one, slot, choosing, nodes) for one, choosing in order)
+    best, features = run.kept(target.made)
+    wanted = [(bound, view) for bound in (first, following) for view in bound.made] + [
+        (target, best),
+        (target, features),
+    ]
+    at = [row for bound, view in wanted if (row := bound.at(view)) is not None]
+    if len(at) < len(wanted):
+        return None
+    numbers, scores, next_numbers, next_scores, tokens, states = at
+    (_, twice), (_, vocabulary), (_, width) = numbers.shape, scores.shape, states.shape
+    if run.given.shape[1] != width or run.given.dtype != torch.float32 or twice != next_numbers.shape[1]:
+        return None
+    for bound, found_at in ((first, numbers), (following, next_numbers), (target, states)):
+        bound.fields.found = found_at.data_ptr()
+    for bound, scores_at in ((first, scores), (following, next_scores)):
+        bound.fields.scores = scores_at.data_ptr()
+    rounds, depth = run.rounds, chains.depth
+    records, roots = np.zeros((rounds, 4), dtype=np.int64), np.zeros(rounds, dtype=np.int64)
+    taken, seconds = np.zeros((rounds, depth + 1), dtype=np.int64), np.zeros((rounds, depth + 1))
+    roots[0] = run.pending[-1]
+    kept = torch.zeros((rounds, depth, twice)), torch.empty((rounds, depth, vocabulary))
+    kept_states = torch.empty((rounds, depth + 1, width))
+    joins, goes_on = np.array(chains.joins), np.array(chains.goes_on)
+    stops = np.array([end for end in run.ends if 0 <= end < 2**63], dtype=np.int64)
+    ids = None if run.ids is None else np.ascontiguousarray(run.ids, dtype=np.int64)
+    fields = RoundsFields(
+        *(first.fields, following.fields, target.fields, run.given.data_ptr(), tokens.data_ptr()),
+        *(width, twice // 2, vocabulary, None if ids is None else ids.ctypes.data, depth),
+        *(joins.ctypes.data, goes_on.ctypes.data, stops.ctypes.data, len(stops), torch.get_num_threads()),
+        *(rounds, run.left, run.target.rows, run.first.rows, run.least_pending, run.least_drafted, len(run.pending)),
+        *(records.ctypes.data, roots.ctypes.data, taken.ctypes.data, *(one.data_ptr() for one in kept)),
+        *(kept_states.data_ptr(), seconds.ctypes.data),
+    )
+    try:
+        library.walk_chains(ctypes.addressof(fields))
+    except LookupError as error:
+        raise CannotRecord(str(error)) from error
+    done = fields.done
+    drafted = kept[0][:done, :, 0].long().numpy()
+    drafted = drafted if ids is None else ids[drafted]
+    told = zip(*(one[:done].tolist() for one in (records, drafted, taken, seconds)), strict=True)
+    found = [
+        ChainRecord(own[0], own[1], chain[: own[2]], own[3], after[own[3]], [*took[: own[1]], took[-1]])
+        for own, chain, after, took in told
+    ]
+    return RanChains(found, *kept, kept_states)

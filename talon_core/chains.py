@@ -1,0 +1,58 @@
+"""What a policy can say of rounds to come: that their draft trees are chains of the likeliest tokens."""
+
+from math import isnan
+from typing import Any
+
+import attrs
+
+from talon_core.errors import is_whole, written
+
+
+def _levels(given: Any) -> tuple[float, ...]:
+    return tuple(map(float, given))
+
+
+def _check_whole(_: Any, field: Any, value: Any) -> None:
+    if not is_whole(value) or value < 1:
+        raise ValueError(f"{field.name} of chains is {written(value)}; it must be a whole number of at least 1")
+
+
+@attrs.frozen
+class Chains:
+    """What the draft trees of a round and of those behind it will be, whatever they bring.
+
+    In each of these rounds the drafter is asked for candidates after the root. The likeliest joins the tree, as its
+    only node, if the log-probability of the path to it is at least the first of `joins`. If that is at least the first
+    of `goes_on`, too, candidates after it are asked for, of which the likeliest joins by the second number, and so on:
+    at most as many as there are numbers, no deeper than a token could be used, and none behind one that ends the text.
+    Nothing else joins, and `finish` sends all of it to the target.
+
+    Attributes:
+        rounds: in how many rounds, this one among them, at least 1; it may be more than there will be.
+        width: candidates that are asked for after each node, at least 1.
+        joins: by depth, from 1, the least natural log-probability of the path, by the drafter's own probabilities, with
+            which a token joins the tree; at least one number.
+        goes_on: likewise, with which it is drafted from; as many. The last one does not matter.
+
+    Raises:
+        ValueError: if they are none; the sentence says why.
+    """
+
+    rounds: int = attrs.field(validator=_check_whole)
+    width: int = attrs.field(validator=_check_whole)
+    joins: tuple[float, ...] = attrs.field(converter=_levels)
+    goes_on: tuple[float, ...] = attrs.field(converter=_levels)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.joins or len(self.joins) != len(self.goes_on):
+            raise ValueError(
+                f"chains have {len(self.joins)} levels with which tokens join, and {len(self.goes_on)} with which they "
+                "are drafted from; there must be as many of both, and at least one"
+            )
+        if any(map(isnan, (*self.joins, *self.goes_on))):
+            raise ValueError(f"chains have the levels {self.joins} and {self.goes_on}; none of them may be NaN")
+
+    @property
+    def depth(self) -> int:
+        """Most drafted tokens of a round."""
+        return len(self.joins)
