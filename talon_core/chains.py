@@ -8,8 +8,17 @@ import attrs
 from talon_core.errors import is_whole, written
 
 
-def _levels(given: Any) -> tuple[float, ...]:
-    return tuple(map(float, given))
+def _levels(given: Any) -> Any:
+    """As floats; what is none is told of by `_check_levels`, which knows the field."""
+    try:
+        return given if isinstance(given, str | bytes) else tuple(map(float, given))
+    except (TypeError, ValueError):
+        return given
+
+
+def _check_levels(_: Any, field: Any, value: Any) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(one, float) for one in value):
+        raise ValueError(f"{field.name} of chains is {written(value)}; it must be numbers, one for each depth")
 
 
 def _check_whole(_: Any, field: Any, value: Any) -> None:
@@ -40,8 +49,8 @@ class Chains:
 
     rounds: int = attrs.field(validator=_check_whole)
     width: int = attrs.field(validator=_check_whole)
-    joins: tuple[float, ...] = attrs.field(converter=_levels)
-    goes_on: tuple[float, ...] = attrs.field(converter=_levels)
+    joins: tuple[float, ...] = attrs.field(converter=_levels, validator=_check_levels)
+    goes_on: tuple[float, ...] = attrs.field(converter=_levels, validator=_check_levels)
 
     def __attrs_post_init__(self) -> None:
         if not self.joins or len(self.joins) != len(self.goes_on):

@@ -175,6 +175,7 @@ class ChainRounds:
         if rounds < 2:
             self._most = 2 * self._most  # and is tried again
             return 0.0
+        rounds = max(min(rounds, left - 1), 1)  # each emits a token; for each there is memory for whole laws
         run = self._prepared(slot, kinds, pending, chains, rounds, left, ends)
         recorder = self._target.recorder
         if run is None or recorder is None:

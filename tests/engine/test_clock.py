@@ -85,3 +85,57 @@ def test_spans_never_go_backwards() -> None:
             clock.verified(Verified(passes=run), start)
     ends = [moment for span in spans[0] for moment in (span.start, span.end)]
     assert ends == sorted(ends)
+
+
+def chained(clock: RoundClock, time: Time, rounds: int, layers: int = 2) -> list[tuple[float, float, float]]:
+    """Rounds whose draft passes of two seconds and whose target's pass of ten were run ahead of the first of them.
+
+    Each takes a second before the target is asked and two behind; of each when it began, was verified, and ended.
+    """
+    found = []
+    for number in range(rounds):
+        begin = clock()
+        if not number:
+            time.seconds += rounds * (2.0 * layers + 10.0)
+            clock.ran_ahead(rounds * (2.0 * layers + 10.0))
+        for _ in range(layers):
+            clock.goes_on(2.0)
+        time.seconds += 1.0
+        start = clock()
+        assert clock.verified(Verified(passes=0, seconds=10.0), start) == pytest.approx(10.0)
+        verified = clock() - start
+        time.seconds += 2.0
+        found.append((begin, verified, clock()))
+    return found
+
+
+def test_a_round_takes_its_own_draft_passes_where_they_were_run_ahead() -> None:
+    time = Time()
+    found = chained(RoundClock(time), time, 4)
+    assert [verified for _, verified, _ in found] == pytest.approx([10.0] * 4)
+    assert [begin for begin, _, _ in found] == pytest.approx([100.0 + 17.0 * each for each in range(4)])
+    assert found[-1][2] == pytest.approx(time())
+
+
+def test_no_more_than_was_run_ahead_is_given_back() -> None:
+    time = Time()
+    clock = RoundClock(time)
+    clock.ran_ahead(3.0)
+    assert clock() == pytest.approx(97.0)
+    clock.goes_on(2.0)
+    assert clock() == pytest.approx(99.0)
+    assert clock.verified(Verified(passes=0, seconds=50.0), clock()) == pytest.approx(50.0)
+    assert clock() == pytest.approx(time())
+
+
+def test_draft_passes_that_were_run_ahead_for_nothing_count_where_the_target_runs_another() -> None:
+    time = Time()
+    clock = RoundClock(time)
+    time.seconds += 42.0
+    clock.ran_ahead(42.0)
+    clock.goes_on(2.0)
+    start = clock()
+    time.seconds += 10.0
+    assert clock.verified(Verified(), start) == pytest.approx(10.0)
+    assert clock() - start == pytest.approx(10.0 + 40.0)
+    assert clock() == pytest.approx(time())

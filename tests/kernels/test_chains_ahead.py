@@ -1,0 +1,506 @@
+"""Rounds whose trees are chains, run ahead: the bits of rounds run one by one, whatever a policy says or does."""
+
+import json
+import math
+from functools import cache
+
+import attrs
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from talon_core.chains import Chains
+from talon_core.decoding.loading import decoder_for_model
+from talon_core.errors import PluginError
+from talon_core.plugins.parts import Parts
+from talon_core.policy import Growth, TreePolicy
+from talon_core.request import Request
+from talon_core.runtime import chain_rounds
+from talon_core.runtime.chain_rounds import ChainRounds
+from talon_core.tree import TokenTree
+from talon_drafters.eagle.network import EagleHead
+from talon_drafters.heads.feature_drafter import FeatureDrafter
+from talon_tests.shared_targets import SharedTargets
+from talon_tests.tiny_models import tiny_model
+from talon_tests.trained_heads import trainings
+
+VOCAB = 512
+SAID = torch.tensor([3, 40, 41, 200, 333, 511])
+"""All that the target says: of so few tokens a random head guesses some."""
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "vocab_size": VOCAB,
+}
+PROMPT = [*range(5, 40)]
+NEW = 60
+
+
+@pytest.fixture(autouse=True)
+def _as_many_as_are_said(monkeypatch):
+    """However slow the machine is just now."""
+    monkeypatch.setattr(chain_rounds, "SECONDS_AHEAD", 100.0)
+
+
+@pytest.fixture
+def came(monkeypatch):
+    """Of each tree, whether the target's answer was ready."""
+    asked, walk = [], ChainRounds.walk
+
+    def noted(self, *given):
+        found = walk(self, *given)
+        asked.append(found is not None)
+        return found
+
+    monkeypatch.setattr(ChainRounds, "walk", noted)
+    return asked
+
+
+@cache
+def target_model():
+    torch.manual_seed(3)
+    config = LlamaConfig(**SIZES, num_hidden_layers=3, initializer_range=0.3, bos_token_id=0, eos_token_id=None)
+    model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        quiet = torch.ones(VOCAB, dtype=torch.bool)
+        quiet[SAID] = False
+        model.lm_head.weight[quiet] *= 0.01
+    return model
+
+
+@cache
+def heads(folder):
+    """Specs of an EAGLE-3 head with a draft vocabulary of its own, and of an EAGLE head with the target's."""
+    model, training = target_model(), trainings(draft_vocab=9, steps=3)["eagle3"]
+    ids = torch.tensor(sorted({*SAID.tolist(), 7, 90, 300}))
+    torch.manual_seed(1)
+    head = training.make(model, ids).float()
+    with torch.no_grad():
+        for weight in head.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+    training.export(head, ids, {}, folder / "eagle3")
+    eagle = EagleHead(LlamaConfig(**SIZES), 1, True, model.get_output_embeddings())
+    (folder / "eagle").mkdir()
+    save_file(eagle.state_dict(), folder / "eagle" / "model.safetensors")
+    (folder / "eagle" / "config.json").write_text(json.dumps(SIZES))
+    return {name: f"{name}:path={folder / name}" for name in ("eagle3", "eagle")}
+
+
+@pytest.fixture(scope="module")
+def specs(tmp_path_factory):
+    return heads(tmp_path_factory.mktemp("heads"))
+
+
+@attrs.frozen
+class Levels(TreePolicy):
+    """Chains whose tokens join, and are drafted from, where the path is likely enough."""
+
+    name = "levels"
+    joins: tuple[float, ...]
+    goes_on: tuple[float, ...]
+    wide: int = 1
+    budget: int = attrs.field(init=False, default=attrs.Factory(lambda self: len(self.joins) + 1, takes_self=True))
+
+    def chains(self):
+        return Chains(1000, self.wide, self.joins, self.goes_on)
+
+    def width(self, tree):
+        return self.wide if len(tree) <= len(self.joins) else 0
+
+    def grow(self, tree, candidates, choices):
+        depth, path = len(tree) - 1, candidates.path_logp.flat[0]
+        if not path >= self.joins[depth]:
+            return Growth(np.arange(0))
+        return Growth(np.arange(1), None if path >= self.goes_on[depth] else np.arange(0))
+
+
+def decoder_of(drafter, policy="chain:length=3", model=None):
+    return decoder_for_model(model if model is not None else target_model(), None, Parts(drafter, policy))
+
+
+def told(result):
+    """All of a text that may not change, to the bit."""
+    rounds = [
+        (
+            one.tree.tokens.tolist(),
+            one.tree.parents.tolist(),
+            one.tree.path_logp.view(np.int64).tolist(),
+            one.path.tolist(),
+            one.tokens.tolist(),
+            one.draft_passes,
+        )
+        for one in result.rounds
+    ]
+    return result.token_ids, rounds
+
+
+def one_by_one(monkeypatch, decode):
+    """What comes out where nothing is run ahead."""
+    with monkeypatch.context() as patch:
+        patch.setattr(ChainRounds, "run", lambda *_: 0.0)
+        return decode()
+
+
+def warmed(drafter, policy, model=None):
+    """A decoder whose passes are recorded and compared."""
+    decoder = decoder_of(drafter, policy, model)
+    for _ in range(2):
+        decoder.generate(PROMPT, max_new_tokens=NEW)
+    return decoder
+
+
+@cache
+def warmed_three(drafter):
+    return warmed(drafter, "chain:length=3")
+
+
+@cache
+def quantiles(drafter, share):
+    """Of the log-probabilities of paths of one, two and three tokens, the one that such a share lies below."""
+    rounds = warmed_three(drafter).generate(PROMPT, max_new_tokens=NEW).rounds
+    paths = [one.tree.path_logp[1:] for one in rounds if len(one.tree) == 4]
+    return tuple(np.quantile(paths, share, axis=0, method="nearest").tolist())
+
+
+def levels(drafter, wide=1):
+    return Levels(quantiles(drafter, 0.3), quantiles(drafter, 0.5), wide)
+
+
+POLICIES = {
+    "one": lambda _: "chain:length=1",
+    "three": lambda _: "chain:length=3",
+    "levels": levels,
+    "wide levels": lambda drafter: levels(drafter, 4),
+    "wider than the draft vocabulary": lambda drafter: levels(drafter, 40),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("drafter", ["eagle3", "eagle"])
+def test_rounds_run_ahead_are_those_that_are_run_one_by_one(library, specs, came, monkeypatch, drafter, policy):
+    decoder = warmed(specs[drafter], POLICIES[policy](specs[drafter]))
+
+    def decode():
+        return told(decoder.generate(PROMPT, max_new_tokens=NEW))
+
+    expected = one_by_one(monkeypatch, decode)
+    came.clear()
+    assert decode() == expected
+    assert sum(came) > 0.8 * len(expected[1])
+    assert {len(path) > 1 for _, _, _, path, _, _ in expected[1]} == {False, True}
+
+
+@pytest.mark.parametrize("policy", ["three", "levels"])
+def test_the_number_of_threads_changes_nothing(library, specs, came, threads, monkeypatch, policy):
+    decoder = warmed(specs["eagle3"], POLICIES[policy](specs["eagle3"]))
+
+    def decode():
+        return told(decoder.generate(PROMPT, max_new_tokens=12))
+
+    expected = one_by_one(monkeypatch, decode)
+    came.clear()
+    threads(2)
+    assert decode() == expected
+    assert any(came)
+
+
+def test_the_number_of_threads_may_change_between_rounds(library, specs, came, threads):
+    decoder = warmed_three(specs["eagle3"])
+    expected, request = told(decoder.generate(PROMPT, max_new_tokens=12)), Request(np.array(PROMPT), 12)
+    came.clear()
+    generation = decoder.run(request)
+    with decoder.engine.session():
+        for at, _ in enumerate(generation):
+            threads(1 + at % 2)
+    assert told(generation.result()) == expected
+    assert any(came)
+
+
+def test_the_levels_are_reached_to_the_bit(library, specs, came, monkeypatch):
+    """Levels that paths have exactly, and the numbers next above them."""
+    paths = np.array(quantiles(specs["eagle3"], 0.5))
+    lengths = []
+    for exactly in (paths, np.nextafter(paths, math.inf)):
+        own, all_of_them = tuple(exactly.tolist()), (-math.inf,) * 3
+        for policy in (Levels(own, all_of_them), Levels(all_of_them, own)):
+            decoder = warmed(specs["eagle3"], policy)
+            expected = one_by_one(monkeypatch, lambda one=decoder: told(one.generate(PROMPT, max_new_tokens=NEW)))
+            came.clear()
+            assert told(decoder.generate(PROMPT, max_new_tokens=NEW)) == expected
+            assert any(came)
+            lengths.append([len(tokens) for tokens, *_ in expected[1]])
+    assert lengths[:2] != lengths[2:]
+
+
+@pytest.mark.parametrize("prompt", [[7], PROMPT[:2], PROMPT])
+@pytest.mark.parametrize("new", [*range(1, 8), 41, 42, 43])
+def test_texts_end_after_as_many_tokens_as_are_asked_for(library, specs, monkeypatch, prompt, new):
+    decoder = warmed_three(specs["eagle3"])
+
+    def decode():
+        return told(decoder.generate(prompt, max_new_tokens=new))
+
+    found = decode()
+    assert len(found[0]) == new
+    assert one_by_one(monkeypatch, decode) == found == decode()
+
+
+@pytest.mark.parametrize("drafter", ["eagle3", "eagle"])
+def test_texts_end_within_a_chain_that_was_run_ahead(library, specs, came, monkeypatch, drafter):
+    decoder = warmed_three(specs[drafter])
+    plain = decoder_of(None, "none").generate(PROMPT, max_new_tokens=NEW).token_ids
+    within = 0
+    for end in SAID.tolist():
+
+        def decode(ends=end):
+            return told(decoder.generate(PROMPT, max_new_tokens=NEW, eos_token_id=ends))
+
+        came.clear()
+        found = decode()
+        assert found[0] == (plain[: plain.index(end) + 1] if end in plain else plain)
+        assert one_by_one(monkeypatch, decode) == found
+        within += any(end in tokens[1:] for tokens, *_ in found[1])
+    assert within
+
+
+# A policy that says what it does not do
+
+
+@attrs.frozen
+class Lies(TreePolicy):
+    """Says chains of three candidates' width one, and does otherwise in every third round."""
+
+    name = "lies"
+    how: str = "stops"
+    budget: int = attrs.field(default=9, init=False)
+    seen: list[int] = attrs.field(factory=list, init=False, eq=False)
+
+    def chains(self):
+        return Chains(1000, 1, (-math.inf,) * 3, (-math.inf,) * 3)
+
+    def _lies(self, how):
+        return self.how == how and len(self.seen) % 3 == 2
+
+    def width(self, tree):
+        if self._lies("plain"):
+            return 0
+        if self._lies("stops") and len(tree) == 2:
+            return 0
+        return 4 if self._lies("wide") or self._lies("branches") else int(len(tree) < 4 or self._lies("deeper"))
+
+    def grow(self, tree, candidates, choices):
+        if self._lies("branches"):
+            room = min(2, self.budget - len(tree))
+            return Growth(candidates.best(room)) if len(tree) < 6 else Growth(np.arange(0))
+        if self._lies("again") and len(tree) == 2:  # the root once more would be refused: the chain ends at its last
+            return Growth(np.arange(1), np.arange(0))
+        if self._lies("wide") and len(tree) < 4:
+            return Growth(np.array([1]))
+        return Growth(np.arange(1)) if len(tree) < (7 if self._lies("deeper") else 4) else Growth(np.arange(0))
+
+    def finish(self, tree):
+        if not self._lies("finishes"):
+            return tree
+        return TokenTree(tree.tokens[:2], tree.parents[:2], tree.path_logp[:2])
+
+    def observe(self, round_):
+        self.seen.append(len(round_.tokens))
+
+
+@pytest.mark.parametrize("how", ["plain", "stops", "again", "branches", "wide", "deeper", "finishes"])
+@pytest.mark.parametrize("drafter", ["eagle3", "eagle"])
+def test_a_policy_that_does_not_do_what_it_said_gets_what_it_gets_without(
+    library, specs, came, monkeypatch, drafter, how
+):
+    decoder = warmed(specs[drafter], Lies(how))
+
+    def decode():
+        return told(decoder.generate(PROMPT, max_new_tokens=NEW))
+
+    expected = one_by_one(monkeypatch, decode)
+    came.clear()
+    assert decode() == expected
+    assert True in came
+    assert False in came
+
+
+# What else may come between
+
+
+def drafter_of(decoder):
+    """The drafter, as the engine asks it."""
+    found = decoder.engine.parts.drafter
+    assert isinstance(found, FeatureDrafter)
+    return found
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 7])
+@pytest.mark.parametrize("other", [PROMPT, PROMPT[:9], [*PROMPT, 3, 40], [9, 9, 3]])
+def test_a_text_that_is_cancelled_leaves_nothing_to_the_next(library, specs, came, monkeypatch, rounds, other):
+    decoder = warmed_three(specs["eagle3"])
+    decoder.engine.forget()
+    expected = one_by_one(monkeypatch, lambda: told(decoder.generate(other, max_new_tokens=30)))
+    decoder.engine.forget()
+    came.clear()
+    with decoder.engine.session():
+        first = decoder.engine.submit(Request(np.array(PROMPT), NEW))
+        while len(first.rounds) < rounds:
+            decoder.engine.step()
+        decoder.engine.cancel(first)
+        came.clear()
+        second = decoder.run(Request(np.array(other), 30))
+        for _ in second:
+            pass
+    assert told(second.result()) == expected
+    assert any(came)
+
+
+@pytest.mark.parametrize("joins", [2, 5])
+def test_another_sequence_may_join_while_rounds_are_ready(library, specs, came, monkeypatch, joins):
+    decoder = warmed_three(specs["eagle3"])
+    texts = np.array(PROMPT), np.array(PROMPT[3:12])
+
+    def decode():
+        decoder.engine.forget()
+        with decoder.engine.session():
+            first = decoder.engine.submit(Request(texts[0], 40))
+            while len(first.rounds) < joins:
+                decoder.engine.step()
+            second = decoder.engine.submit(Request(texts[1], 14))
+            while not (first.finished and second.finished):
+                decoder.engine.step()
+        return [[one.tokens.tolist() for one in sequence.rounds] for sequence in (first, second)]
+
+    def texts_of(found):  # how large trees are that share a pass hangs on the time that passes take
+        return [[token for tokens in rounds for token in tokens] for rounds in found]
+
+    expected = texts_of(one_by_one(monkeypatch, decode))
+    came.clear()
+    assert texts_of(decode()) == expected
+    assert any(came[:joins])
+    assert any(came[joins:])
+
+
+def test_weights_that_change_between_sessions_are_seen(library, specs, came, monkeypatch):
+    model = tiny_copy()
+    decoder = warmed(specs["eagle3"], "chain:length=3", model)
+    before = decoder.generate(PROMPT, max_new_tokens=30).token_ids
+    with torch.no_grad():
+        model.model.layers[1].mlp.down_proj.weight.mul_(-1.5)
+    after = told(decoder.generate(PROMPT, max_new_tokens=30))
+    assert after[0] == decoder_of(None, "none", model).generate(PROMPT, max_new_tokens=30).token_ids != before
+    for _ in range(2):
+        decoder.generate(PROMPT, max_new_tokens=NEW)
+    came.clear()
+    assert told(decoder.generate(PROMPT, max_new_tokens=30)) == after
+    assert any(came)
+
+
+def tiny_copy():
+    model = LlamaForCausalLM(target_model().config).eval()
+    model.load_state_dict(target_model().state_dict())
+    return model
+
+
+@pytest.mark.parametrize("at", [1, 6])
+def test_whoever_is_interrupted_goes_on_with_another_text(library, specs, monkeypatch, at):
+    decoder = warmed_three(specs["eagle3"])
+    expected = told(decoder.generate(PROMPT, max_new_tokens=30))
+    asked, commit = [], FeatureDrafter.commit
+
+    def interrupted(self, committed):
+        asked.append(committed)
+        if len(asked) == at:
+            raise KeyboardInterrupt
+        commit(self, committed)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FeatureDrafter, "commit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            decoder.generate(PROMPT, max_new_tokens=30)
+    assert told(decoder.generate(PROMPT, max_new_tokens=30)) == expected
+
+
+AHEAD = {"mistral-window"}
+"""The pass of a head over Gemma 3's embeddings is not recorded."""
+
+
+@pytest.mark.parametrize("architecture", ["mistral-window", "gemma3"])
+def test_models_with_windows_run_ahead_too(library, tmp_path, came, monkeypatch, architecture):
+    model, training = tiny_model(architecture, head_dim=32), trainings(draft_vocab=97, steps=3)["eagle3"]
+    training.export(training.make(model, torch.arange(97)).float(), torch.arange(97), {}, tmp_path / "head")
+    decoder = warmed(f"eagle3:path={tmp_path / 'head'}", "chain:length=2", model)
+
+    def decode():
+        return told(decoder.generate(PROMPT, max_new_tokens=40))
+
+    expected = one_by_one(monkeypatch, decode)
+    came.clear()
+    assert decode() == expected
+    assert any(came) == (architecture in AHEAD)
+
+
+def test_two_decoders_of_one_target_take_turns(library, specs, came, monkeypatch):
+    targets = SharedTargets()
+    one, other = (
+        targets.decoder(target_model(), None, Parts(specs["eagle3"], policy))
+        for policy in ("chain:length=3", "chain:length=2")
+    )
+    assert one.target is other.target
+    expected = []
+    for decoder in (one, other):
+        for _ in range(2):
+            decoder.generate(PROMPT, max_new_tokens=NEW)
+        expected.append(one_by_one(monkeypatch, lambda of=decoder: told(of.generate(PROMPT, max_new_tokens=30))))
+    for _ in range(2):
+        came.clear()
+        assert [told(decoder.generate(PROMPT, max_new_tokens=30)) for decoder in (one, other)] == expected
+        assert any(came)
+
+
+def test_texts_that_are_over_leave_no_rows_behind(library, specs):
+    """Those that end while their last round is staged, too; other slots keep their texts."""
+    decoder = decoder_of(specs["eagle3"], "eagle2:budget=12")
+    drafter, sizes = drafter_of(decoder), []
+    for at in range(60):
+        decoder.generate([5 + at, 6, 7, *range(9, 20)], max_new_tokens=8)
+        sizes.append((len(drafter._given.table), len(drafter._rows.table)))
+    assert sizes[-1] == sizes[0]
+
+
+# Parts that answer nonsense
+
+
+@attrs.frozen
+class Says(Levels):
+    name = "says"
+    said: object = None
+
+    def chains(self):
+        return self.said
+
+
+@pytest.mark.parametrize("said", [3, "chains", ((0.0,), (0.0,)), True])
+def test_a_policy_whose_chains_are_none_is_named(library, specs, said):
+    policy = Says((-math.inf,), (-math.inf,), said=said)
+    with pytest.raises(
+        PluginError, match=r"tree policy 'says.* returned .* from chains; it must return Chains, or None"
+    ):
+        decoder_of(specs["eagle3"], policy).generate(PROMPT, max_new_tokens=9)
+
+
+@pytest.mark.parametrize("said", [math.nan, math.inf, -1.0, "long", None, True])
+@pytest.mark.parametrize("method", ["run_on", "propose"])
+def test_a_drafter_that_spends_no_seconds_is_named(library, specs, monkeypatch, method, said):
+    decoder, propose = decoder_of(specs["eagle3"]), FeatureDrafter.propose
+    if method == "run_on":
+        monkeypatch.setattr(FeatureDrafter, "run_on", lambda *_: said)
+    else:
+        monkeypatch.setattr(FeatureDrafter, "propose", lambda *given: attrs.evolve(propose(*given), ran_in=said))
+    with pytest.raises(PluginError, match=f"drafter .* says in {method} that .* seconds were spent; that must be"):
+        decoder.generate(PROMPT, max_new_tokens=9)
