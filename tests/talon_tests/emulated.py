@@ -396,6 +396,10 @@ class Emulated(Library):
         )
         _walked(failed)
 
+    def walk_chains(self, rounds: int) -> None:
+        """Not emulated: it would need C's memory of all rounds there. Nothing is run ahead then."""
+        raise LookupError("rounds that are chains are not emulated")
+
     def walk_on(self, *given: int) -> None:
         """Emulated pass by pass; what is done between them only moves numbers."""
         own, (passes, ids, positions, best, ends, end_count, starts, sizes, results, kept, done) = given[:7], given[7:]
