@@ -57,6 +57,7 @@ class SequenceInfo:
         unread: tokens of the prompt that the drafter has drafted nothing after, so that it may have to read them when
             it is first asked (`Costs.catch_up`): all but the last, or fewer where a text is taken over.
         vocab_size: the target's; of no node are more candidates asked for. None where it is not known.
+        runs_on: whether passes of rounds may be run ahead whose trees are said to be chains (`TreePolicy.chains`).
     """
 
     prompt_length: int
@@ -69,6 +70,7 @@ class SequenceInfo:
     unread: int = 0
     sources: tuple[str, ...] = ()
     vocab_size: int | None = None
+    runs_on: bool = False
 
     @property
     def greedy(self) -> bool:

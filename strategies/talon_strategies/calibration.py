@@ -65,7 +65,16 @@ class Calibration:
         if not tested:
             return
         logp = tree.path_logp[tested] - tree.path_logp[[parents[node] for node in tested]]
-        told = told_by(logp, np.array([node in accepted for node in tested]), self.line[0], self.line[1])
+        self.learn_tested(logp, np.array([node in accepted for node in tested]))
+
+    def learn_tested(self, logp: FloatArray, accepted: NDArray[np.bool_]) -> None:
+        """Take note of tokens that were tested, of one round or of several, in one step.
+
+        Args:
+            logp: the drafter's log-probabilities of them after their parents, shape `(tested,)`.
+            accepted: which were accepted, likewise.
+        """
+        told = told_by(logp, accepted, self.line[0], self.line[1])
         sums = totals(told).tolist()
         self.line[:], self.precision[:] = stepped(self.line.tolist(), self.precision.tolist(), sums)
 

@@ -14,6 +14,9 @@ MEMORY = 0.9
 """What a text still counts for after another one of usual length. What texts gain differs by far more than what it
 costs to try them."""
 
+LATEST = 0.99
+"""What a round with a draft still counts for after the next one of any text."""
+
 CREDIT = 32.0
 """What readings may lose in vain, in passes of plain decoding, before anything was gained."""
 
@@ -70,12 +73,26 @@ class EarnedBack:
         texts: how many have had a round.
         emitted: their tokens.
         by_length: what is known of texts that are alike, by the bit length of how many tokens are read first.
+        drafts: of the latest rounds with a draft their tokens, what they took, in passes of plain decoding, and how
+            many there were; the later a round was, the more it counts.
     """
 
     credit: float = CREDIT
     texts: int = 0
     emitted: int = 0
     by_length: dict[int, Alike] = attrs.field(factory=dict)
+    drafts: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+    def drafted(self, tokens: int, passes: float) -> None:
+        """A round with a draft is over; arguments as for `went`."""
+        before = self.drafts
+        self.drafts = LATEST * before[0] + tokens, LATEST * before[1] + passes, LATEST * before[2] + 1.0
+
+    @property
+    def gain_of_drafts(self) -> float | None:
+        """Tokens of rounds with a draft by what they took, in passes of plain decoding; None before enough is known."""
+        tokens, passes, rounds = self.drafts
+        return tokens / passes if rounds >= ENOUGH else None
 
     def begun(self, debt: float, unread: int, most_new: int) -> Alike | None:
         """What is known of texts like one that is drafted for, which pays for it; None where nothing is drafted.

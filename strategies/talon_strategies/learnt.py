@@ -5,8 +5,10 @@ from math import ceil
 import attrs
 import numpy as np
 
+from talon_core.chains import Chains
 from talon_core.tree import FloatArray
 from talon_strategies.calibration import Calibration
+from talon_strategies.chain_plan import ChainNote, learn_chains
 from talon_strategies.earned_back import Alike, EarnedBack
 from talon_strategies.following import Following
 
@@ -16,6 +18,9 @@ most: with more, the policy's own time is more than they bring."""
 
 MEMORY = 0.9
 """What a round's tokens and seconds still count for after the next one."""
+
+LIKE_OTHERS = 4.0
+"""Rounds with a draft of other texts that count as much as those of a text itself, at its beginning."""
 
 ENOUGH = 3
 """Rounds with a draft before it is decided whether drafting pays."""
@@ -59,6 +64,12 @@ class Learnt:
         most_new: tokens that the text may have.
         greedy: whether it is decoded at temperature 0.
         begun: whether the text is drafted for; None before that is decided.
+        wanted: candidates of the root that are asked for in this round; None before that is decided.
+        chainable: whether passes of chains may be run ahead.
+        chained: whether rounds are priced as those of chains are.
+        chains: what trees of rounds to come are; None where they are no chains.
+        notes: of the rounds with these that are over.
+        layers_of_chain: log-probabilities of the candidates of each layer of this round, where its tree is one of them.
         alike: what is known of texts like it, where it is.
         others: what other texts of the machine have taught.
     """
@@ -86,6 +97,12 @@ class Learnt:
     most_new: int = 1
     greedy: bool = True
     begun: bool | None = None
+    wanted: int | None = None
+    chainable: bool = False
+    chained: bool = False
+    chains: Chains | None = None
+    notes: list[ChainNote] = attrs.field(factory=list)
+    layers_of_chain: list[FloatArray] = attrs.field(factory=list)
     alike: Alike | None = None
     others: EarnedBack = attrs.field(factory=EarnedBack)
 
@@ -110,6 +127,26 @@ class Learnt:
         self.left = min(ceil(lacking / SHARE), PAUSES[1])
         self.asked = self.catching_up = 0.0
 
+    def expect(self) -> None:
+        """The text begins: its first rounds with a draft are taken to be like those of others, as some of its own."""
+        gain = self.others.gain_of_drafts
+        if gain is not None:
+            self.tokens = self.emitted = gain * LIKE_OTHERS
+            self.passes = LIKE_OTHERS
+
+    def went_on(self, note: ChainNote) -> None:
+        """A round is over whose tree was one of `chains`."""
+        self.notes.append(note)
+        if self.chains is None or len(self.notes) == self.chains.rounds:
+            self.leave_chains()
+
+    def leave_chains(self) -> None:
+        """Trees are no such chains any more: learn from those that were."""
+        notes, self.notes, self.chains = self.notes, [], None
+        if notes:
+            for expected, note in zip(learn_chains(notes, self.calibration, self.following), notes, strict=True):
+                self.went(expected, note.new, note.passes)
+
     def went(self, expected: float, new: int, passes: float) -> None:
         """A round with a draft is over: decide whether others follow.
 
@@ -121,6 +158,7 @@ class Learnt:
         self.tokens, self.emitted = MEMORY * self.tokens + expected, MEMORY * self.emitted + new
         self.passes = MEMORY * self.passes + passes
         self.drafted += 1
+        self.others.drafted(new, passes)
         if self.drafted >= ENOUGH:
             pays = max(self.tokens, self.emitted) >= self.passes
             self.left = self.pause = 0 if pays else PAUSES[self.pause > 0]

@@ -7,14 +7,16 @@ import numpy as np
 from attrs.validators import ge
 
 from talon_core.candidates import Candidates
+from talon_core.chains import Chains
 from talon_core.choices import Choices
 from talon_core.costs import Costs
 from talon_core.forest_learner import ForestLearner
 from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.tree import FloatArray, IntArray, TokenTree
-from talon_core.tree_arrays import totals
+from talon_core.tree_arrays import ints, totals
 from talon_strategies.best_first import Likeliest
+from talon_strategies.chain_plan import WIDTH_OF_CHAINS, ChainNote, planned
 from talon_strategies.cost_aware import CostAware, rates, sizes_up_to
 from talon_strategies.drawing import NOTHING
 from talon_strategies.learnt import ENOUGH, SHARE, WIDEST, WIDTH, Learnt
@@ -96,7 +98,11 @@ class TalonCost(CostAware, ForestLearner):
         learnt = one.learnt
         learnt.unread, learnt.most_new = sequence.unread, sequence.max_new_tokens
         learnt.greedy = not sequence.temperature
+        known = not sequence.costs.fixed or sequence.costs.beside_chain(1) is not None
+        as_here = type(one).scored is TalonCost.scored and type(one).learn is TalonCost.learn
+        learnt.chainable = sequence.runs_on and learnt.greedy and known and as_here
         learnt.others = sequence.machine.setdefault(f"talon-cost with {sequence.drafter}", learnt.others)
+        learnt.expect()
         return one
 
     def beside(self, policies: "Sequence[TalonCost]") -> TalonCostForest:
@@ -121,23 +127,64 @@ class TalonCost(CostAware, ForestLearner):
     @property
     def pauses(self) -> bool:
         """Whether nothing is drafted in this round, whatever it costs."""
-        return bool(self.learnt.left) or self.learnt.begun is False
+        learnt = self.learnt
+        return learnt.chains is None and (bool(learnt.left) or learnt.begun is False)
 
     def rests(self) -> int:
         learnt = self.learnt
+        if learnt.chains is not None:
+            return 0
         return learnt.most_new if learnt.begun is False else max(learnt.left - 1, 0)
 
     @property
     def breadth(self) -> int:
-        return min(self.learnt.width, self.budget - 1)
+        learnt = self.learnt
+        return min(WIDTH_OF_CHAINS if learnt.chained else learnt.width, self.budget - 1)
 
     def width(self, tree: TokenTree) -> int:
         return self.breadth if len(tree) > 1 else self.first_width()
 
-    def first_width(self) -> int:
-        """`width` for a tree that is the root alone; asked once a round, as it notes what reading the text costs."""
-        if self.pauses:
-            return 0
+    def first_width(self, chained: bool = False) -> int:
+        """`width` for a tree that is the root alone.
+
+        Args:
+            chained: where nothing was decided for this round: whether its tree may be a chain whose passes are run
+                ahead.
+        """
+        learnt = self.learnt
+        if learnt.wanted is None and learnt.chains is not None:
+            learnt.wanted = learnt.chains.width
+        if learnt.wanted is None:
+            self.price_as_chains(chained)
+            learnt.wanted = 0 if self.pauses else self.affordable_width()
+        return learnt.wanted
+
+    def price_as_chains(self, chained: bool) -> None:
+        """Whether rounds are priced as those of chains are from now on."""
+        if self.learnt.chained is not chained:
+            self.learnt.chained = chained
+            self.known.stands = 0
+
+    def chains(self) -> Chains | None:
+        learnt, known = self.learnt, self.known
+        if learnt.chains is None and learnt.chainable and self.first_width(chained=True):
+            learnt.rate = self.rate(1.0 / known.plain)
+            line, prices = learnt.calibration.line, (known.verifying, learnt.asked, learnt.rate)
+            even = known.plain * (1.0 + SHARE)
+            afford = known.plain * learnt.credit - learnt.catching_up
+            most = min(self.depth, self.budget - 1)
+            learnt.chains = planned(line, learnt.following, *prices, most, self.breadth, afford, even)
+            known.stands = max(known.stands, learnt.chains.rounds)
+        chains = learnt.chains
+        return attrs.evolve(chains, rounds=chains.rounds - len(learnt.notes)) if chains and learnt.notes else chains
+
+    def leave_chains(self) -> None:
+        """Trees are none from now on."""
+        self.learnt.leave_chains()
+        self.price_as_chains(False)
+
+    def affordable_width(self) -> int:
+        """Candidates of the root that are asked for; 0 where that may not be paid. It notes what reading costs."""
         known, learnt, width = self.known, self.learnt, self.breadth
         self.renew()
         known.stands = max(known.stands, 1)  # in this round they do
@@ -188,8 +235,10 @@ class TalonCost(CostAware, ForestLearner):
         return int(((by_size - self.learnt.rate) * seconds[:affordable]).argmax())
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
-        self.priced(tree, candidates)
+        layer = self.priced(tree, candidates)
         known, learnt = self.known, self.learnt
+        if learnt.chains is not None:
+            return self.grown_chain(tree, candidates, layer, learnt.chains)
         best = Likeliest.of(*self.scored(tree, candidates), self.budget - 1)
         seconds = known.drafting[-1] + known.verifying[: len(best.prob) + 1]
         known.nodes = self.worth(best.prob, seconds)
@@ -203,6 +252,16 @@ class TalonCost(CostAware, ForestLearner):
         frontier = len(tree) + self.expanded(own, np.exp(scores), price, self.breadth)
         learnt.scores, learnt.own = np.concatenate([learnt.scores, scores]), np.concatenate([learnt.own, own])
         return Growth(joined, frontier=frontier)
+
+    def grown_chain(self, tree: TokenTree, candidates: Candidates, layer: int, chains: Chains) -> Growth:
+        """`grow` where the tree is one of these chains."""
+        self.learnt.layers_of_chain.append(candidates.logp[0])
+        path = candidates.path_logp.item(0)
+        self.known.nodes = layer + int(path >= chains.joins[layer])
+        if self.known.nodes == layer:
+            return Growth(NOTHING)
+        goes_on = layer + 1 < chains.depth and path >= chains.goes_on[layer]
+        return Growth(ints([0]), frontier=ints([len(tree)]) if goes_on else NOTHING)
 
     def price(self, nodes: int) -> float | None:
         """What one more node costs than so many drafted ones, in tokens; None where the tree is full."""
@@ -242,10 +301,28 @@ class TalonCost(CostAware, ForestLearner):
             return tree
         return tree.keep((-self.learnt.scores).argsort(kind="stable")[: 1 + self.known.nodes])
 
+    def beside_chain(self, costs: Costs) -> tuple[float, float] | None:
+        """What a round and a layer take besides passes where these are run ahead; None where rounds are none of those.
+
+        While it is not known that is taken to be what a round without a draft takes.
+        """
+        if not self.learnt.chained:
+            return None
+        one, two = costs.beside_chain(1), costs.beside_chain(2)
+        return (costs.besides(False) or 0.0, 0.0) if one is None or two is None else (2.0 * one - two, two - one)
+
+    def others(self, costs: Costs) -> float:
+        chain = self.beside_chain(costs)
+        return super().others(costs) if chain is None else chain[0]
+
+    def others_of_layer(self, costs: Costs) -> float:
+        chain = self.beside_chain(costs)
+        return super().others_of_layer(costs) if chain is None else chain[1]
+
     def spared(self, costs: Costs) -> float:
         together = costs.rest(PAUSE) if self.learnt.greedy else None
         plain = costs.besides(False) if together is None else together / PAUSE
-        drafted = costs.besides(True)
+        drafted = self.others(costs) if self.learnt.chained else costs.besides(True)
         return 0.0 if plain is None or drafted is None else drafted - plain
 
     def learn(self, round_: Round) -> None:
@@ -256,24 +333,26 @@ class TalonCost(CostAware, ForestLearner):
         super().observe(round_)
         learnt, nodes = self.learnt, len(round_.tree)
         expected = 0.0
-        if self.known.drafting:
+        if self.known.drafting and not learnt.layers_of_chain:
             falling = -learnt.scores
             falling.sort()
             expected = float(totals(np.exp(-falling[:nodes])))
             self.learn(round_)
             for own, brought in learnt.layers:
                 learnt.following.learn(own, brought)
-        self.went(len(round_.tokens), nodes, expected)
+        self.went(len(round_.tokens), nodes, expected, round_.accepted)
 
-    def went(self, new: int, nodes: int, expected: float) -> None:
+    def went(self, new: int, nodes: int, expected: float, accepted: int = 0) -> None:
         """Take note of what a round has brought and taken.
 
         Args:
             new: tokens that it has emitted.
             nodes: of the tree that was verified.
             expected: tokens of it, where a draft was made.
+            accepted: drafted tokens that were, where the tree was one of the chains.
         """
         learnt, known = self.learnt, self.known
+        learnt.wanted = None
         asked, learnt.asked = learnt.asked, 0.0
         read, learnt.catching_up = learnt.catching_up, 0.0
         learnt.unread = 0 if asked or known.drafting else learnt.unread + new
@@ -283,6 +362,10 @@ class TalonCost(CostAware, ForestLearner):
             return
         passes = (known.drafting[-1] + known.verifying.item(nodes - 1)) / known.plain
         learnt.paid(new, passes + read / known.plain)
-        learnt.went(expected, new, passes)
+        logp, learnt.layers_of_chain = learnt.layers_of_chain, []
+        if logp:
+            learnt.went_on(ChainNote(logp, nodes - 1, accepted, new, passes))
+        else:
+            learnt.went(expected, new, passes)
         learnt.width = self.looked_at()
         known.drafting = []

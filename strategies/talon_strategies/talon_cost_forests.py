@@ -67,6 +67,8 @@ class TalonCostForest(LearningForest):
         if forest.layer:
             return np.array(self._widths)[self._kinds[trees]]
         texts = trees.tolist()
+        for text in texts:
+            self.policies[text].leave_chains()
         self._renew([text for text in texts if not self.policies[text].pauses and self._known[text].stands < 1])
         found = [self.policies[text].first_width() for text in texts]
         self._kinds[trees] = [self._kind(width) for width in found]

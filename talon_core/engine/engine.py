@@ -424,6 +424,7 @@ class Engine:
             unread=unread,
             sources=self.parts.sources,
             vocab_size=self.parts.target.vocab_size,
+            runs_on=self.parts.chains_on,
         )
         return begun(self.policy, told)
 

@@ -170,10 +170,9 @@ class ChainRounds:
         started = perf_counter()
         self._target.forget_ahead()
         self._drafter.forget_ahead()
-        rounds = FEW if not self._seconds else int(SECONDS_AHEAD / self._seconds)
-        rounds = min(rounds, chains.rounds, self._most)
-        if rounds < 2:
-            self._most = 2 * self._most  # and is tried again
+        rounds = min(FEW if not self._seconds else int(SECONDS_AHEAD / self._seconds), chains.rounds, self._most)
+        if rounds < 2:  # a later time it may be of use again
+            self._most, self._seconds = max(self._most, 2), self._seconds / 2.0
             return 0.0
         rounds = max(min(rounds, left - 1), 1)  # each emits a token; for each there is memory for whole laws
         run = self._prepared(slot, kinds, pending, chains, rounds, left, ends)

@@ -271,10 +271,11 @@ class FeatureDrafter(Drafter):
         ready = self._ready(frontiers)
         if ready is not None:
             return ready
-        for slot, own in self._slots.items():  # another layer is asked for than was run ahead
-            answered, own.answered = own.answered, []
-            if answered:
-                self._cache.committed({slot: 0})
+        for one in frontiers:
+            own = self._slots[one.slot]
+            if own.answered:  # another layer is asked for than was run ahead
+                answered, own.answered = own.answered, []
+                self._cache.committed({one.slot: 0})
                 for before in answered:
                     self._proposed([before])
         return self._proposed(frontiers)

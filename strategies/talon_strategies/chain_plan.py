@@ -1,0 +1,146 @@
+"""Chains that are worth drafting for some rounds: decided before the first of them, and learnt from behind the last."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from math import inf, log, log1p
+from operator import mul
+from typing import NamedTuple
+
+import numpy as np
+
+from talon_core.chains import Chains
+from talon_core.tree import FloatArray
+from talon_strategies.calibration import Calibration
+from talon_strategies.following import SURE, Following
+
+ROUNDS = 12
+"""Rounds for which a shape stands, at most: what they teach counts from then on."""
+
+WIDTH_OF_CHAINS = 4
+"""Candidates that are asked for: those that `Following` remembers, and one. Passes are recorded by it."""
+
+FEW = 6
+"""As many rounds can be paid for where a chain may have more than one token."""
+
+REACHES = np.linspace(1 / 32, 1.0, 32)
+"""How likely a path is accepted from which the next token is looked for, as finely as it is known."""
+
+
+class ChainNote(NamedTuple):
+    """What is to be learnt of a round whose tree was a chain.
+
+    Attributes:
+        logp: of each layer that was drafted, the log-probabilities of its candidates, shape `(width,)`.
+        nodes: drafted tokens in the tree.
+        accepted: how many of them.
+        new: tokens that it has emitted.
+        passes: that it took, in passes of plain decoding.
+    """
+
+    logp: list[FloatArray]
+    nodes: int
+    accepted: int
+    new: int
+    passes: float
+
+
+def learn_chains(notes: Sequence[ChainNote], calibration: Calibration, following: Following) -> list[float]:
+    """Learn from some rounds at once.
+
+    Args:
+        notes: of the rounds, each with a layer at least.
+        calibration: learns which tokens were accepted.
+        following: learns what followed which tokens.
+
+    Returns:
+        Tokens that were expected of each round.
+    """
+    logp = np.array([layer for note in notes for layer in note.logp])
+    conditional = np.exp(calibration.accepted(logp))
+    best = conditional[:, 0].tolist()
+    own, expected = list[float](), list[float]()
+    tested, accepted = list[int](), list[bool]()
+    for note in notes:
+        first, layers = len(own), len(note.logp)
+        own += [1.0, *best[first : first + layers - 1]]
+        tested += [*range(first, first + min(note.nodes, note.accepted + 1))]
+        accepted += [place < note.accepted for place in range(min(note.nodes, note.accepted + 1))]
+        expected.append(1.0 + sum(accumulate(best[first : first + note.nodes], mul)))
+    if tested:
+        calibration.learn_tested(logp[tested, 0], np.array(accepted))
+    following.learn(np.array(own), conditional)
+    return expected
+
+
+def planned(
+    line: FloatArray,
+    following: Following,
+    verifying: FloatArray,
+    layer: float,
+    rate: float,
+    most: int,
+    width: int,
+    afford: float,
+    even: float,
+) -> Chains:
+    """The chains of some rounds to come.
+
+    A token joins while it is likelier accepted than verifying it costs, and is drafted from where what is likely to
+    follow it brings more than another layer costs; both in tokens, at the rate of what a second is worth.
+
+    Args:
+        line: of the calibration, see `Calibration`; it is taken to hold for whole paths as well.
+        following: what followed nodes of the text.
+        verifying: seconds of a round besides its layers with 0, 1, ... drafted tokens, at least two of them.
+        layer: seconds of a layer.
+        rate: tokens that a second is worth.
+        most: tokens of a chain, at least 1.
+        width: candidates that are asked for.
+        afford: seconds that these rounds may lose together.
+        even: seconds of a round that loses nothing, whatever is accepted.
+
+    Returns:
+        Of at least one round, and of one token at least.
+    """
+    joins, goes_on = [raw(rate * (verifying.item(1) - verifying.item(0)), line)], []
+    for depth in range(1, min(most, len(verifying) - 1)):
+        price = rate * (verifying.item(depth + 1) - verifying.item(depth))
+        reach = least_reach(following, price, rate * layer)
+        lost = (depth + 1) * layer + verifying.item(depth + 1) - even
+        if reach > 1.0 or price >= 1.0 or lost * FEW > afford:
+            break
+        goes_on.append(raw(reach, line))
+        joins.append(raw(price, line))
+    goes_on.append(inf)
+    lost = len(joins) * layer + verifying.item(len(joins)) - even
+    rounds = ROUNDS if lost * ROUNDS <= afford else max(int(afford / lost), 1)
+    return Chains(rounds, width, joins, goes_on)
+
+
+def raw(accepted: float, line: FloatArray) -> float:
+    """The drafter's log-probability of what is accepted with a probability, by a calibration; infinite for none."""
+    if accepted <= 0.0:
+        return -inf
+    if accepted >= 1.0:
+        return inf
+    odds = (log(accepted / (1.0 - accepted)) - line.item(0)) / line.item(1)
+    return -log1p(np.exp(-odds)) if odds > -30.0 else odds
+
+
+def least_reach(following: Following, price: float, layer: float) -> float:
+    """How likely a path must be accepted for the best token behind it to be worth a layer; more than 1 for never.
+
+    Args:
+        following: what followed nodes of the text.
+        price: of verifying that token, in tokens.
+        layer: what the layer costs, in tokens.
+    """
+    unsure, sure = (_least(seen.prob[:, 0], price, layer) for seen in following.seen)
+    return unsure if unsure < SURE else max(sure, SURE)
+
+
+def _least(best: FloatArray, price: float, layer: float) -> float:
+    """The same by the probabilities of the best tokens that were seen after some nodes, shape `(seen,)`."""
+    gains = np.maximum(REACHES[:, None] * best - price, 0.0).mean(axis=1)
+    place = int(gains.searchsorted(layer, side="right"))
+    return float(REACHES[place]) if place < len(REACHES) else inf
