@@ -194,7 +194,8 @@ class Stages:
                 return
             with parts.blaming("run_on"):
                 spent = parts.drafter.run_on(slot, chains, one.deepest + 1, ends)
-            self._clock.ran_ahead(checked_seconds(parts.named, spent, "run_on"))
+            if spent != 0.0:
+                self._clock.ran_ahead(checked_seconds(parts.named, spent, "run_on"))
 
     def _draft(self) -> dict[int, Drafted]:
         parts = self._parts
