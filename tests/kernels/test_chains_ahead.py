@@ -339,6 +339,22 @@ def drafter_of(decoder):
     return found
 
 
+def test_a_text_beside_a_longer_one_that_is_kept_grows_beyond_it(library, specs, came, monkeypatch):
+    """Angles are computed for all positions that rounds may reach, counted from the text's own."""
+
+    def decode():
+        decoder = decoder_of(specs["eagle3"])
+        decoder.generate(PROMPT * 2, max_new_tokens=20)
+        found = told(decoder.generate([9, 9, 3], max_new_tokens=150))
+        assert len(decoder.engine._slots.kept) == 2
+        return found
+
+    expected = one_by_one(monkeypatch, decode)
+    came.clear()
+    assert decode() == expected
+    assert sum(came) > 0.8 * len(expected[1])
+
+
 @pytest.mark.parametrize("rounds", [1, 2, 7])
 @pytest.mark.parametrize("other", [PROMPT, PROMPT[:9], [*PROMPT, 3, 40], [9, 9, 3]])
 def test_a_text_that_is_cancelled_leaves_nothing_to_the_next(library, specs, came, monkeypatch, rounds, other):

@@ -317,7 +317,8 @@ class Walked(RecordedPass[T]):
         Returns:
             The program, the layout of the first pass, where its counts are, and where it reads its inputs, by name.
         """
-        program, layout = self._ready(inputs, more, choosing, max(rows - NativeLayout.of(inputs.layout).used, 0))
+        behind = int(inputs.positions.max()) + 1  # a text has no more positions than rows; others may be longer
+        program, layout = self._ready(inputs, more, choosing, max(rows - behind, 0))
         return program, layout, self._counts, self._inputs
 
     def _ready(
