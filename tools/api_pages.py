@@ -49,7 +49,13 @@ PAGES = (
         "Tree policies",
         "What a policy is, what it sees, and what it answers. [Writing a policy](../writing-a-policy.md) makes one.",
         (
-            *("talon_core.policy", "talon_core.forest", "talon_core.forest_grower", "talon_core.forest_planner"),
+            *(
+                "talon_core.policy",
+                "talon_core.chains",
+                "talon_core.forest",
+                "talon_core.forest_grower",
+                "talon_core.forest_planner",
+            ),
             *("talon_core.forest_learner", "talon_core.source_chooser:SourceChooser"),
             *("talon_core.costs", "talon_core.searching"),
             *("talon_core.costs:MeasuredCosts", "talon_core.tree"),

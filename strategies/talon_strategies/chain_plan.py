@@ -19,6 +19,9 @@ ROUNDS = 12
 WIDTH_OF_CHAINS = 4
 """Candidates that are asked for: those that `Following` remembers, and one. Passes are recorded by it."""
 
+DEEPEST = 8
+"""Tokens of a chain, at most: with more of them little is left of the likelihood of the whole path."""
+
 FEW = 6
 """As many rounds can be paid for where a chain may have more than one token."""
 
@@ -103,7 +106,7 @@ def planned(
         Of at least one round, and of one token at least.
     """
     joins, goes_on = [raw(rate * (verifying.item(1) - verifying.item(0)), line)], []
-    for depth in range(1, min(most, len(verifying) - 1)):
+    for depth in range(1, min(most, DEEPEST, len(verifying) - 1)):
         price = rate * (verifying.item(depth + 1) - verifying.item(depth))
         reach = least_reach(following, price, rate * layer)
         lost = (depth + 1) * layer + verifying.item(depth + 1) - even

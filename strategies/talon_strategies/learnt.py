@@ -64,7 +64,7 @@ class Learnt:
         most_new: tokens that the text may have.
         greedy: whether it is decoded at temperature 0.
         begun: whether the text is drafted for; None before that is decided.
-        wanted: candidates of the root that are asked for in this round; None before that is decided.
+        wanted: candidates of the root that are asked for in this round, where chains were asked about; otherwise None.
         chainable: whether passes of chains may be run ahead.
         chained: whether rounds are priced as those of chains are.
         chains: what trees of rounds to come are; None where they are no chains.

@@ -68,6 +68,14 @@ class TalonCost(CostAware, ForestLearner):
     little it is tried ever less often: in each second such text at first, in each 65th at last. All texts together pay
     for it, from 32 passes, what they have gained and a fiftieth of their time, and never more.
 
+    Where a text is decoded greedily and alone, and passes can be run ahead of their rounds (`TreePolicy.chains`), its
+    trees are chains: a branch would bring less than it costs to do without that. Which of a path's tokens join, and
+    which are drafted from, is decided by the same prices for up to 12 rounds, in terms of the drafter's own
+    probabilities (`planned`); what these rounds teach is learnt behind the last of them. Such rounds are priced by
+    `Costs.beside_chain`. Where prices are given that know nothing of it, trees are no chains.
+
+    A text's first rounds with a draft are taken to be like the latest ones of others, until it has had a few itself.
+
     While nothing is known of passes, a node is taken to cost a twentieth and a layer a tenth of a pass over the root.
     All this is ours, and there is nothing to tune: `budget` and `depth` bound the memory that a round may need.
 
@@ -144,20 +152,15 @@ class TalonCost(CostAware, ForestLearner):
     def width(self, tree: TokenTree) -> int:
         return self.breadth if len(tree) > 1 else self.first_width()
 
-    def first_width(self, chained: bool = False) -> int:
-        """`width` for a tree that is the root alone.
-
-        Args:
-            chained: where nothing was decided for this round: whether its tree may be a chain whose passes are run
-                ahead.
-        """
+    def first_width(self) -> int:
+        """`width` for a tree that is the root alone; asked once a round, as it notes what reading the text costs."""
         learnt = self.learnt
-        if learnt.wanted is None and learnt.chains is not None:
-            learnt.wanted = learnt.chains.width
-        if learnt.wanted is None:
-            self.price_as_chains(chained)
-            learnt.wanted = 0 if self.pauses else self.affordable_width()
-        return learnt.wanted
+        if learnt.wanted is not None:
+            return learnt.wanted
+        if learnt.chains is not None:
+            return learnt.chains.width
+        self.price_as_chains(False)
+        return 0 if self.pauses else self.affordable_width()
 
     def price_as_chains(self, chained: bool) -> None:
         """Whether rounds are priced as those of chains are from now on."""
@@ -166,17 +169,26 @@ class TalonCost(CostAware, ForestLearner):
             self.known.stands = 0
 
     def chains(self) -> Chains | None:
-        learnt, known = self.learnt, self.known
-        if learnt.chains is None and learnt.chainable and self.first_width(chained=True):
-            learnt.rate = self.rate(1.0 / known.plain)
-            line, prices = learnt.calibration.line, (known.verifying, learnt.asked, learnt.rate)
-            even = known.plain * (1.0 + SHARE)
-            afford = known.plain * learnt.credit - learnt.catching_up
-            most = min(self.depth, self.budget - 1)
-            learnt.chains = planned(line, learnt.following, *prices, most, self.breadth, afford, even)
-            known.stands = max(known.stands, learnt.chains.rounds)
+        learnt = self.learnt
+        if learnt.chains is None and learnt.chainable and learnt.wanted is None:
+            self.price_as_chains(True)
+            learnt.wanted = 0 if self.pauses else self.affordable_width()
+            if learnt.wanted:
+                learnt.chains = self.planned_chains()
         chains = learnt.chains
         return attrs.evolve(chains, rounds=chains.rounds - len(learnt.notes)) if chains and learnt.notes else chains
+
+    def planned_chains(self) -> Chains:
+        """The chains of this round and those behind it; prices stand as long as they do."""
+        learnt, known = self.learnt, self.known
+        learnt.rate = self.rate(1.0 / known.plain)
+        even = known.plain * (1.0 + SHARE)
+        afford = known.plain * learnt.credit - learnt.catching_up
+        most = min(self.depth, self.budget - 1)
+        prices = known.verifying, learnt.asked, learnt.rate
+        found = planned(learnt.calibration.line, learnt.following, *prices, most, self.breadth, afford, even)
+        known.stands = max(known.stands, found.rounds)
+        return found
 
     def leave_chains(self) -> None:
         """Trees are none from now on."""

@@ -1,0 +1,143 @@
+"""Chains that are worth drafting: thresholds by price, rounds by what may be lost, and what is learnt behind them."""
+
+import math
+
+import numpy as np
+import pytest
+
+from talon_core.engine.drafting import DraftLimits, draft_tree
+from talon_core.policy import SequenceInfo
+from talon_core.rounds import Round
+from talon_core.testing import TableDrafter
+from talon_strategies import TalonCost
+from talon_strategies.calibration import START, Calibration, calibrated
+from talon_strategies.chain_plan import (
+    DEEPEST,
+    ROUNDS,
+    WIDTH_OF_CHAINS,
+    ChainNote,
+    learn_chains,
+    least_reach,
+    planned,
+    raw,
+)
+from talon_strategies.following import Following
+from talon_tests.prices import Prices
+
+LINE = np.array(START)
+RICH = 1e9
+
+
+def plan(node=0.2, layer=0.1, afford=RICH, most=16, line=LINE, rate=1.0):
+    verifying = 1.0 + node * np.arange(20)
+    return planned(line, Following(), verifying, layer, rate, most, 4, afford, 1.0)
+
+
+def test_a_token_joins_where_it_is_likelier_accepted_than_it_costs():
+    assert math.exp(plan(node=0.2).joins[0]) == pytest.approx(0.2)
+    assert math.exp(plan(node=0.2, rate=2.0).joins[0]) == pytest.approx(0.4)
+    assert plan(node=1.5).joins == (math.inf,)
+    assert plan(node=0.0).joins[0] == -math.inf
+
+
+@pytest.mark.parametrize("line", [(0.0, 1.0), (0.7, 0.8), (-1.2, 1.4)])
+@pytest.mark.parametrize("accepted", [0.01, 0.3, 0.9, 0.999])
+def test_levels_are_what_the_calibration_makes_of_them(line, accepted):
+    logp = np.array([raw(accepted, np.array(line))])
+    assert np.exp(calibrated(logp, *line)) == pytest.approx(accepted)
+
+
+def test_a_dearer_layer_is_asked_for_from_likelier_paths_and_at_last_from_none():
+    following = Following()
+    reaches = [least_reach(following, 0.1, layer) for layer in (0.0, 0.1, 0.3, 0.5, 2.0)]
+    assert reaches == sorted(reaches)
+    assert reaches[0] < 0.7 < reaches[3] <= 1.0
+    assert reaches[-1] > 1.0
+    assert plan(layer=2.0).depth == 1
+    assert plan(layer=0.01, node=0.01).depth == DEEPEST
+    assert plan(layer=0.01, node=0.01, most=3).depth == 3
+
+
+def test_rounds_lose_together_no_more_than_they_may():
+    for afford in (0.35, 1.0, 2.0, 5.0, 40.0):
+        found = plan(afford=afford)
+        lost = found.depth * 0.1 + found.depth * 0.2
+        assert found.rounds == ROUNDS or found.rounds == max(int(afford / lost), 1)
+        assert found.rounds * lost <= afford + 1e-9
+    assert plan(afford=RICH).rounds == ROUNDS
+
+
+def test_what_is_learnt_at_once_is_what_each_round_teaches():
+    """Of the same tokens; the line moves by one step for all of them, and not by one for each round."""
+    rows = np.log([[0.6, 0.2, 0.1, 0.05], [0.9, 0.05, 0.02, 0.01], [0.3, 0.2, 0.1, 0.1]])
+    notes = [
+        ChainNote([rows[0], rows[1]], 2, 1, 2, 1.4),  # the second token was rejected
+        ChainNote([rows[2]], 0, 0, 1, 1.1),  # nothing joined, and so nothing was tested
+        ChainNote([rows[0], rows[1], rows[2]], 3, 0, 1, 1.8),  # nor is what lies behind a rejected token
+    ]
+    calibration, following = Calibration(), Following()
+    expected = learn_chains(notes, calibration, following)
+    assert expected == pytest.approx([1 + 0.6 + 0.54, 1.0, 1 + 0.6 + 0.54 + 0.162])
+    own = Calibration()
+    own.learn_tested(np.array([rows[0, 0], rows[1, 0], rows[0, 0]]), np.array([True, False, False]))
+    assert calibration.line.tolist() == own.line.tolist()
+    assert calibration.precision.tolist() == own.precision.tolist()
+    other = Following()
+    prob = np.exp(Calibration().accepted(rows[[0, 1, 2, 0, 1, 2]]))
+    other.learn(np.array([1.0, prob[0, 0], 1.0, 1.0, prob[3, 0], prob[4, 0]]), prob)
+    for mine, theirs in zip(following.seen, other.seen, strict=True):
+        assert mine.prob.tolist() == theirs.prob.tolist()
+
+
+class KnowsChains(Prices):
+    """Prices that know what rounds take whose passes are run ahead."""
+
+    def beside_chain(self, layers):
+        return 0.01 + 0.001 * layers
+
+
+def served(costs, **told):
+    return TalonCost().begin(SequenceInfo(5, 1000, **{"temperature": 0.0, "costs": costs, "runs_on": True} | told))
+
+
+def drafted(policy, law):
+    limits = DraftLimits(len(law[0]), 100)
+    return draft_tree(policy, TableDrafter(law), 0, limits, None)
+
+
+LAW = [[0.05, 0.9, 0.05], [0.1, 0.1, 0.8], [0.6, 0.2, 0.2]]
+
+
+def test_trees_are_the_chains_that_were_said_until_these_end():
+    policy, deepest = served(KnowsChains(node=0.05, layer=0.02)), 0
+    for _ in range(40):
+        said = policy.chains()
+        if said is None:
+            break
+        assert said.width == WIDTH_OF_CHAINS
+        for left in range(said.rounds, 0, -1):
+            now = policy.chains()
+            assert (now.rounds, now.joins, now.goes_on) == (left, said.joins, said.goes_on)
+            tree = drafted(policy, LAW).tree
+            assert tree.parents.tolist() == [*range(-1, len(tree) - 1)]
+            paths = tree.path_logp[1:].tolist()
+            assert all(path >= least for path, least in zip(paths, said.joins, strict=False))
+            assert all(path >= least for path, least in zip(paths[:-1], said.goes_on, strict=False))
+            deepest = max(deepest, len(paths))
+            accepted = len(tree)
+            tokens = np.array([*tree.tokens[1:accepted].tolist(), 0])
+            policy.observe(Round(tree, np.arange(accepted), tokens, draft_passes=len(paths), context=9))
+    assert deepest > 1
+
+
+@pytest.mark.parametrize("told", [{"runs_on": False}, {"temperature": 1.0}, {"costs": Prices(node=0.05, layer=0.02)}])
+def test_nothing_is_said_where_passes_are_not_run_ahead_or_nothing_is_known_of_it(told):
+    policy = served(**{"costs": KnowsChains(node=0.05, layer=0.02)} | told)
+    assert policy.chains() is None
+    assert len(drafted(policy, LAW).tree) > 2
+
+
+def test_a_policy_that_is_not_asked_for_chains_draws_trees():
+    policy = served(KnowsChains(node=0.01, layer=0.02))
+    tree = drafted(policy, [[0.34, 0.33, 0.33]] * 3).tree
+    assert tree.parents.tolist().count(0) > 1
