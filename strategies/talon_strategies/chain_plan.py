@@ -22,6 +22,9 @@ WIDTH_OF_CHAINS = 4
 DEEPEST = 8
 """Tokens of a chain, at most: with more of them little is left of the likelihood of the whole path."""
 
+UNSEEN = 16
+"""Rounds with a draft after which passes are taken to be run one by one, if none was seen that was run ahead."""
+
 FEW = 6
 """As many rounds can be paid for where a chain may have more than one token."""
 
@@ -116,7 +119,7 @@ def planned(
         joins.append(raw(price, line))
     goes_on.append(inf)
     lost = len(joins) * layer + verifying.item(len(joins)) - even
-    rounds = ROUNDS if lost * ROUNDS <= afford else max(int(afford / lost), 1)
+    rounds = ROUNDS if lost <= 0.0 or lost * ROUNDS <= afford else max(int(afford / lost), 1)
     return Chains(rounds, width, joins, goes_on)
 
 

@@ -152,7 +152,7 @@ class CostAware(BestFirst):
         known.context = context
         if known.asked:
             known.asked, known.times = False, known.times + 1
-            known.stands = min(known.times, self.stand)
+            known.stands = max(known.stands, min(known.times, self.stand))
         known.stands -= 1
 
     def priced(self, tree: TokenTree, candidates: Candidates) -> int:

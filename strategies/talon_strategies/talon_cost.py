@@ -16,7 +16,7 @@ from talon_core.rounds import Round
 from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_core.tree_arrays import ints, totals
 from talon_strategies.best_first import Likeliest
-from talon_strategies.chain_plan import WIDTH_OF_CHAINS, ChainNote, planned
+from talon_strategies.chain_plan import UNSEEN, WIDTH_OF_CHAINS, ChainNote, planned
 from talon_strategies.cost_aware import CostAware, rates, sizes_up_to
 from talon_strategies.drawing import NOTHING
 from talon_strategies.learnt import ENOUGH, SHARE, WIDEST, WIDTH, Learnt
@@ -170,6 +170,8 @@ class TalonCost(CostAware, ForestLearner):
 
     def chains(self) -> Chains | None:
         learnt = self.learnt
+        if learnt.drafted >= UNSEEN and learnt.chainable and self.known.costs.beside_chain(1) is None:
+            learnt.chainable = False
         if learnt.chains is None and learnt.chainable and learnt.wanted is None:
             self.price_as_chains(True)
             learnt.wanted = 0 if self.pauses else self.affordable_width()
@@ -267,7 +269,10 @@ class TalonCost(CostAware, ForestLearner):
 
     def grown_chain(self, tree: TokenTree, candidates: Candidates, layer: int, chains: Chains) -> Growth:
         """`grow` where the tree is one of these chains."""
-        self.learnt.layers_of_chain.append(candidates.logp[0])
+        logp = candidates.logp[0]
+        if len(logp) < chains.width:  # the drafter knows no more
+            logp = np.pad(logp, (0, chains.width - len(logp)), constant_values=-np.inf)
+        self.learnt.layers_of_chain.append(logp)
         path = candidates.path_logp.item(0)
         self.known.nodes = layer + int(path >= chains.joins[layer])
         if self.known.nodes == layer:

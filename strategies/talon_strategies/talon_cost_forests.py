@@ -35,6 +35,8 @@ class TalonCostForest(LearningForest):
 
     def __init__(self, policies: "Sequence[TalonCost]") -> None:
         self.policies = policies
+        for one in policies:
+            one.leave_chains()  # before what they have learnt is taken over
         self._first = policies[0]
         self._known = [one.known for one in policies]
         self._learnt = [one.learnt for one in policies]
@@ -67,8 +69,6 @@ class TalonCostForest(LearningForest):
         if forest.layer:
             return np.array(self._widths)[self._kinds[trees]]
         texts = trees.tolist()
-        for text in texts:
-            self.policies[text].leave_chains()
         self._renew([text for text in texts if not self.policies[text].pauses and self._known[text].stands < 1])
         found = [self.policies[text].first_width() for text in texts]
         self._kinds[trees] = [self._kind(width) for width in found]

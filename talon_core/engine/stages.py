@@ -186,11 +186,11 @@ class Stages:
         with self._faults.of([slot]):
             with parts.blaming("is_ahead"):
                 ahead = parts.drafter.is_ahead(slot)
-            chains = None if ahead else one.chains()
-            if chains is None:
+            if ahead:
                 return
             ends = self._offered({slot: TokenTree.root(one.root)}).greedy.get(slot)
-            if ends is None or one.root in ends:
+            chains = None if ends is None or one.root in ends else one.chains()
+            if ends is None or chains is None:
                 return
             with parts.blaming("run_on"):
                 spent = parts.drafter.run_on(slot, chains, one.deepest + 1, ends)

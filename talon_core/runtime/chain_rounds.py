@@ -170,9 +170,12 @@ class ChainRounds:
         started = perf_counter()
         self._target.forget_ahead()
         self._drafter.forget_ahead()
-        rounds = min(FEW if not self._seconds else int(SECONDS_AHEAD / self._seconds), chains.rounds, self._most)
-        if rounds < 2:  # a later time it may be of use again
-            self._most, self._seconds = max(self._most, 2), self._seconds / 2.0
+        in_time = FEW if not self._seconds else int(SECONDS_AHEAD / self._seconds)
+        rounds = min(in_time, chains.rounds, self._most)
+        if rounds < 2:
+            self._most = max(self._most, 2)  # a later time it may be of use again
+            if in_time < 2:
+                self._seconds /= 2.0
             return 0.0
         rounds = max(min(rounds, left - 1), 1)  # each emits a token; for each there is memory for whole laws
         run = self._prepared(slot, kinds, pending, chains, rounds, left, ends)

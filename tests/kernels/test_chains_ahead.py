@@ -520,3 +520,13 @@ def test_a_drafter_that_spends_no_seconds_is_named(library, specs, monkeypatch, 
         monkeypatch.setattr(FeatureDrafter, "propose", lambda *given: attrs.evolve(propose(*given), ran_in=said))
     with pytest.raises(PluginError, match=f"drafter .* says in {method} that .* seconds were spent; that must be"):
         decoder.generate(PROMPT, max_new_tokens=9)
+
+
+def test_few_rounds_are_no_reason_to_think_that_one_takes_less(library, specs):
+    """Chains that end soon say nothing of what a round takes, by which it is decided how many are run at once."""
+    chained = drafter_of(warmed_three(specs["eagle3"]))._chained
+    before = chained._seconds
+    assert before > 0.0
+    for _ in range(3):
+        assert chained.run(0, None, [3], torch.zeros(1, 4), Chains(1, 1, (0.0,), (0.0,)), 50, frozenset()) == 0.0
+    assert chained._seconds == before

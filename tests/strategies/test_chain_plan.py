@@ -14,6 +14,7 @@ from talon_strategies.calibration import START, Calibration, calibrated
 from talon_strategies.chain_plan import (
     DEEPEST,
     ROUNDS,
+    UNSEEN,
     WIDTH_OF_CHAINS,
     ChainNote,
     learn_chains,
@@ -65,6 +66,11 @@ def test_rounds_lose_together_no_more_than_they_may():
         assert found.rounds == ROUNDS or found.rounds == max(int(afford / lost), 1)
         assert found.rounds * lost <= afford + 1e-9
     assert plan(afford=RICH).rounds == ROUNDS
+
+
+def test_what_costs_nothing_is_planned_for_as_long_as_may_be():
+    even = planned(LINE, Following(), np.array([1.0, 1.01]), 0.0, 0.9, 5, 4, -1e-18, 1.01)
+    assert even.rounds == ROUNDS
 
 
 def test_what_is_learnt_at_once_is_what_each_round_teaches():
@@ -128,6 +134,51 @@ def test_trees_are_the_chains_that_were_said_until_these_end():
             tokens = np.array([*tree.tokens[1:accepted].tolist(), 0])
             policy.observe(Round(tree, np.arange(accepted), tokens, draft_passes=len(paths), context=9))
     assert deepest > 1
+
+
+def test_prices_stand_as_long_as_the_chains():
+    policy = served(KnowsChains(node=0.05, layer=0.02))
+    said = policy.chains()
+    for left in range(said.rounds, 0, -1):
+        assert policy.known.stands >= left
+        policy.passed(9)
+
+
+def test_passes_that_are_never_run_ahead_are_not_waited_for():
+    class Unseen(KnowsChains):
+        fixed = False
+
+        def beside_chain(self, layers):
+            return None
+
+    policy = served(Unseen(node=0.05, layer=0.02))
+    assert policy.chains() is not None
+    policy.learnt.drafted, policy.learnt.chains, policy.learnt.wanted = UNSEEN, None, None
+    assert policy.chains() is None
+
+
+def test_a_drafter_that_knows_few_tokens_is_learnt_from():
+    policy = served(KnowsChains(node=0.05, layer=0.02))
+    said = policy.chains()
+    for law in ([[0.2, 0.8]] * 2, LAW[:2]):
+        tree = drafted(policy, law).tree
+        policy.observe(Round(tree, np.arange(1), np.array([0]), context=9))
+    assert len(policy.learnt.notes) == 2
+    assert {len(row) for note in policy.learnt.notes for row in note.logp} == {said.width}
+    policy.leave_chains()
+    assert policy.learnt.drafted == 2
+
+
+def test_what_chains_have_taught_is_known_where_texts_are_grown_together():
+    policies = [served(KnowsChains(node=0.05, layer=0.02)) for _ in range(2)]
+    policies[0].chains()
+    tree = drafted(policies[0], LAW).tree
+    policies[0].observe(Round(tree, np.arange(1), np.array([0]), context=9))
+    before = [len(seen.prob) for seen in policies[0].learnt.following.seen]
+    forest = policies[0].beside(policies)
+    forest.hand_back()
+    assert sum(len(seen.prob) for seen in policies[0].learnt.following.seen) > sum(before)
+    assert policies[0].learnt.chains is None
 
 
 @pytest.mark.parametrize("told", [{"runs_on": False}, {"temperature": 1.0}, {"costs": Prices(node=0.05, layer=0.02)}])

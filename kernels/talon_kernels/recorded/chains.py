@@ -76,8 +76,9 @@ class _Bound:
         """A row of what the pass returns; None where there is none, or rows do not lie one behind another."""
         if not isinstance(view, View):
             return None
-        found = self.program.tensor(view, 1)
-        return found if found.is_contiguous() and self.in_order else None
+        if not (self.in_order and self.program.tensor(view, 2).is_contiguous()):
+            return None
+        return self.program.tensor(view, 1)
 
 
 def run_chains(library: Library, run: ChainRun) -> RanChains | None:
