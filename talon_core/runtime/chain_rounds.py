@@ -333,9 +333,8 @@ class ChainRounds:
         drafted = round_.drafted
         if tree.tokens.tolist()[1:] != drafted or tree.parents.tolist() != [*range(-1, len(drafted))]:
             return False
-        cache = self._target.cache
-        before = sum([1 + one.accepted for one in ran.found.rounds[: ran.taken]])
-        return bool((cache.lengths[ran.slot] - before, cache.reallocations, cache.turns) == ran.state[0])
+        target, _ = _after(ran.state, ran.found.rounds[: ran.taken])  # the drafter hears of the round later
+        return self._state(ran.slot)[0] == target
 
     def _state(self, slot: int) -> tuple[State, State]:
         """That of both caches, as far as a text's own rows hang on it."""

@@ -1,5 +1,6 @@
 """Rounds whose trees are chains, run ahead: the bits of rounds run one by one, whatever a policy says or does."""
 
+import ctypes
 import json
 import math
 from functools import cache
@@ -22,6 +23,7 @@ from talon_core.runtime.chain_rounds import ChainRounds
 from talon_core.tree import TokenTree
 from talon_drafters.eagle.network import EagleHead
 from talon_drafters.heads.feature_drafter import FeatureDrafter
+from talon_kernels.recorded.chains import MOST_DRAFTED, PassFields, RoundsFields
 from talon_tests.shared_targets import SharedTargets
 from talon_tests.tiny_models import tiny_model
 from talon_tests.trained_heads import trainings
@@ -178,6 +180,12 @@ POLICIES = {
     "wide levels": lambda drafter: levels(drafter, 4),
     "wider than the draft vocabulary": lambda drafter: levels(drafter, 40),
 }
+
+
+def test_python_packs_what_c_reads(library):
+    sizes = np.zeros(3, dtype=np.int64)
+    library.chain_sizes(sizes.ctypes.data)
+    assert sizes.tolist() == [ctypes.sizeof(PassFields), ctypes.sizeof(RoundsFields), MOST_DRAFTED]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
