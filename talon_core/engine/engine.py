@@ -343,15 +343,16 @@ class Engine:
         self._read({slot: one for slot, one in taking.items() if not one.is_read}, faults, bool(ready))
         ready = {slot: one for slot, one in taking.items() if one.is_read and slot not in faults}
         rounds: dict[int, Round] = {}
+        ahead = False
         if ready:
             told = self._measured, self.costs, self._sharing, self._clock
             stages = Stages(self.parts, ready, faults, *told, held and len(ready) == len(self._running))
             if any(not one.rounds for one in ready.values()):
                 stages.prepare(self._nodes)
-            rounds = stages.run()
+            rounds, ahead = stages.run(), stages.was_ahead
         for slot, round_ in rounds.items():
             if round_.sequences == 1:
-                self._measured.went(round_.spans, stages.was_ahead)
+                self._measured.went(round_.spans, ahead)
             if round_.draft_passes and ready[slot].drafted_at == round_.context:  # passes are shared, not by all
                 self._drafted_to[slot] = round_.context
             with faults.of([slot]):
