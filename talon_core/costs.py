@@ -181,13 +181,14 @@ class Costs(ABC):
         """
         return None
 
-    def beside_chain(self, layers: int) -> float | None:
-        """Seconds of a round besides the target's pass and the layers where they were run ahead; None if not known.
+    def chain(self, layers: int) -> float | None:
+        """Seconds of a round besides the target's pass where its passes were run ahead; None if nothing is known.
 
-        Passes of rounds whose trees are known to be chains may be run ahead of them (`TreePolicy.chains`).
+        Passes of rounds whose trees are known to be chains may be run ahead of them (`TreePolicy.chains`), the
+        drafter's, too. These are a part of it, as `draft` is of layers that are asked for in their round.
 
         Args:
-            layers: of the round, at least 1; what each takes besides the drafter is a part of it.
+            layers: of the round, at least 1.
         """
         return None
 
@@ -438,7 +439,7 @@ class MeasuredCosts(Costs):
     def beside_layer(self) -> float | None:
         return self._overheads.of_layer
 
-    def beside_chain(self, layers: int) -> float | None:
+    def chain(self, layers: int) -> float | None:
         return self._overheads.of_chain(layers)
 
 

@@ -239,6 +239,17 @@ class ForestCandidates:
         """Candidates per frontier node, padding included."""
         return int(self.logp.shape[1])
 
+    def of_rows(self, rows: NDArray[np.bool_]) -> "ForestCandidates":
+        """Those of some frontier nodes alone, of an equally wide rectangle.
+
+        Args:
+            rows: which, shape `(frontier,)`, bool; of a tree all or none.
+        """
+        if rows.all():
+            return self
+        told = self.frontier[rows], self.trees[rows], self.logp[rows], self.path_logp[rows]
+        return ForestCandidates(*told, self.size, lambda: self.tokens[rows])
+
     def trees_of(self, flat: IntArray) -> IntArray:
         """In which trees the candidates `flat` (indices into the flattened rectangle) would stand."""
         return self.trees.take(flat // self.width)

@@ -37,7 +37,8 @@ class ForestRound:
 class LearningForest(ABC):
     """The policies of several texts while they choose together; tree `i` of each forest is that of text `i`.
 
-    A round goes as for one tree: `widths` and `grow_forest` once per layer, then `finish_forest`. A text may have no
+    A round goes as for one tree: `chained` where passes could be run ahead, `widths` and `grow_forest` once per layer,
+    then `finish_forest`. A text may have no
     round, or none in which anything can be drafted: then nothing is asked for its tree. After the round comes either
     `observe_forest`, and the next round; or `hand_back`, after which each policy is told by itself.
 
@@ -48,6 +49,19 @@ class LearningForest(ABC):
     """
 
     policies: Sequence[Any]
+
+    def chained(self, trees: IntArray) -> NDArray[np.bool_]:
+        """Whether `TreePolicy.chains` says something before a round, for the trees that are to have one.
+
+        It is asked before each round, or never, then nobody would run passes ahead. By default nothing is said.
+
+        Args:
+            trees: those, rising, shape `(asked,)`.
+
+        Returns:
+            Shape `(asked,)`.
+        """
+        return np.zeros(len(trees), dtype=bool)
 
     @abstractmethod
     def widths(self, forest: Forest, trees: IntArray) -> IntArray:
@@ -85,8 +99,8 @@ class ForestLearner(TreePolicy):
     is the `LearningForest` that `beside` makes, in the place of each policy. `talon_core.testing.check_tree_policy`
     tries both ways. Such a policy draws nothing, and does not learn from times.
 
-    A subclass that overrides `width`, `grow`, `finish`, `observe` or one of `hooks` without `beside` is asked by
-    itself.
+    A subclass that overrides `chains`, `width`, `grow`, `finish`, `observe` or one of `hooks` without `beside` is asked
+    by itself.
     """
 
     @abstractmethod
@@ -117,7 +131,7 @@ def forest_learner(policy: TreePolicy) -> ForestLearner | None:
     """
     if not isinstance(policy, ForestLearner) or not KINDS[policy.children].fixed or policy.children == "sampled":
         return None
-    if overrides(type(policy), ("width", "grow", "finish", "observe", *policy.hooks), "beside"):
+    if overrides(type(policy), ("chains", "width", "grow", "finish", "observe", *policy.hooks), "beside"):
         return None
     with blaming("tree policy", policy, "learns_beside"):
         return policy if policy.learns_beside() else None

@@ -39,7 +39,7 @@ class Overheads:
         drafted: of the others, without their layers.
         layers: of a layer, in the mean over those of a round.
         ahead: of rounds with a draft whose passes were run ahead of them, without their layers.
-        ahead_layers: of a layer of these, likewise.
+        ahead_layers: of a layer of these, the drafter's pass among it, likewise.
         waiting: what took time in rounds that nobody has looked at, and whether their passes were run ahead.
     """
 
@@ -77,6 +77,8 @@ class Overheads:
             return
         own = _of_layers(spans, layers)
         (self._ahead if ahead else self._drafted).append(max(whole - passes - own, 0.0))
+        if ahead:
+            own += sum(span.seconds for span in drafts if span.layer is not None)
         (self._ahead_layers if ahead else self._layers).append(own / len(layers))
 
     def of(self, drafted: bool) -> float | None:
@@ -92,7 +94,7 @@ class Overheads:
         return median(self._layers) if self._layers else None
 
     def of_chain(self, layers: int) -> float | None:
-        """Of a round with so many layers whose passes were run ahead of it, the layers' own; None if none was."""
+        """Of a round whose passes were run ahead of it, with so many layers, their passes too; None if none was."""
         self._learn()
         return median(self._ahead) + layers * median(self._ahead_layers) if self._ahead else None
 

@@ -176,6 +176,7 @@ def computed(name: str, gpu: Gpu, shape: Shape) -> Profile:
         "read": {(tokens,): read(gpu, shape, tokens) for tokens in PROMPTS},
         "catch_up": {(tokens,): catch_up(gpu, shape, tokens) for tokens in PROMPTS},
         "rest": {},
+        "chain": {},
     }
     rounded = {kind: {sizes: float(f"{seconds:.5g}") for sizes, seconds in points[kind].items()} for kind in AXES}
     machine = {

@@ -123,6 +123,24 @@ def planned(
     return Chains(rounds, width, joins, goes_on)
 
 
+def gain_of_branches(following: Following, price: float, layers: int) -> float:
+    """What further candidates beside those of a chain would bring above what they cost, about, in tokens.
+
+    Args:
+        following: what followed nodes of the text.
+        price: of verifying another node, in tokens.
+        layers: of the chain.
+    """
+    unsure, sure = (seen.prob for seen in following.seen)
+    gain, own, reach = 0.0, 1.0, 1.0
+    for _ in range(layers):
+        prob = sure if own >= SURE else unsure
+        gain += float(np.maximum(reach * prob[:, 1:] - price, 0.0).sum()) / len(prob)
+        own = float(prob[:, 0].sum()) / len(prob)
+        reach *= own
+    return gain
+
+
 def raw(accepted: float, line: FloatArray) -> float:
     """The drafter's log-probability of what is accepted with a probability, by a calibration; infinite for none."""
     if accepted <= 0.0:
@@ -141,12 +159,13 @@ def least_reach(following: Following, price: float, layer: float) -> float:
         price: of verifying that token, in tokens.
         layer: what the layer costs, in tokens.
     """
-    unsure, sure = (_least(seen.prob[:, 0], price, layer) for seen in following.seen)
-    return unsure if unsure < SURE else max(sure, SURE)
+    unsure, sure = following.seen
+    least = _least(unsure.prob[:, 0], price, layer)
+    return least if least < SURE else max(_least(sure.prob[:, 0], price, layer), SURE)
 
 
 def _least(best: FloatArray, price: float, layer: float) -> float:
     """The same by the probabilities of the best tokens that were seen after some nodes, shape `(seen,)`."""
-    gains = np.maximum(REACHES[:, None] * best - price, 0.0).mean(axis=1)
-    place = int(gains.searchsorted(layer, side="right"))
+    gains = np.maximum(REACHES[:, None] * best - price, 0.0).sum(axis=1)
+    place = int(gains.searchsorted(layer * len(best), side="right"))
     return float(REACHES[place]) if place < len(REACHES) else inf

@@ -75,6 +75,7 @@ class EarnedBack:
         by_length: what is known of texts that are alike, by the bit length of how many tokens are read first.
         drafts: of the latest rounds with a draft their tokens, what they took, in passes of plain decoding, and how
             many there were; the later a round was, the more it counts.
+        branched: rounds whose trees had branches so that it becomes known what such a round takes.
     """
 
     credit: float = CREDIT
@@ -82,6 +83,7 @@ class EarnedBack:
     emitted: int = 0
     by_length: dict[int, Alike] = attrs.field(factory=dict)
     drafts: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    branched: int = 0
 
     def drafted(self, tokens: int, passes: float) -> None:
         """A round with a draft is over; arguments as for `went`."""

@@ -198,11 +198,16 @@ class FollowingOfEach:
         self._added += counts
         self._sort(counts.nonzero()[0])
 
-    def hand_back(self) -> None:
-        """Tell those of each text what was learnt."""
-        for group in (self._added > self._told).nonzero()[0].tolist():
+    def hand_back(self, texts: IntArray | None = None) -> None:
+        """Tell those of each text what was learnt, or those of some texts."""
+        new = self._added > self._told
+        if texts is not None:
+            of_texts = np.zeros((len(new) // 2, 2), dtype=bool)
+            of_texts[texts] = True
+            new &= of_texts.ravel()
+        for group in new.nonzero()[0].tolist():
             added, own = int(self._added[group]), -self._falling[group]
             first = added % LATEST
             latest = np.concatenate([own[first:], own[:first]]) if added > LATEST else own[:added]
             self._seen[group].remember(latest)
-        self._told = self._added.copy()
+        self._told[new] = self._added[new]

@@ -66,6 +66,7 @@ class Learnt:
         begun: whether the text is drafted for; None before that is decided.
         wanted: candidates of the root that are asked for in this round, where chains were asked about; otherwise None.
         chainable: whether passes of chains may be run ahead.
+        branching: rounds to come, this one among them, whose trees may have branches though passes could be run ahead.
         chained: whether rounds are priced as those of chains are.
         chains: what trees of rounds to come are; None where they are no chains.
         notes: of the rounds with these that are over.
@@ -99,6 +100,7 @@ class Learnt:
     begun: bool | None = None
     wanted: int | None = None
     chainable: bool = False
+    branching: int = 0
     chained: bool = False
     chains: Chains | None = None
     notes: list[ChainNote] = attrs.field(factory=list)

@@ -16,7 +16,7 @@ from talon_core.rounds import Round
 from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_core.tree_arrays import ints, totals
 from talon_strategies.best_first import Likeliest
-from talon_strategies.chain_plan import UNSEEN, WIDTH_OF_CHAINS, ChainNote, planned
+from talon_strategies.chain_plan import FEW, ROUNDS, UNSEEN, WIDTH_OF_CHAINS, ChainNote, gain_of_branches, planned
 from talon_strategies.cost_aware import CostAware, rates, sizes_up_to
 from talon_strategies.drawing import NOTHING
 from talon_strategies.learnt import ENOUGH, SHARE, WIDEST, WIDTH, Learnt
@@ -69,10 +69,11 @@ class TalonCost(CostAware, ForestLearner):
     for it, from 32 passes, what they have gained and a fiftieth of their time, and never more.
 
     Where a text is decoded greedily and alone, and passes can be run ahead of their rounds (`TreePolicy.chains`), its
-    trees are chains: a branch would bring less than it costs to do without that. Which of a path's tokens join, and
+    trees are chains, as long as branches would bring less than it costs to do without that (`gain_of_branches`). What
+    it costs is found out in a few rounds. Which of a path's tokens join, and
     which are drafted from, is decided by the same prices for up to 12 rounds, in terms of the drafter's own
     probabilities (`planned`); what these rounds teach is learnt behind the last of them. Such rounds are priced by
-    `Costs.beside_chain`. Where prices are given that know nothing of it, trees are no chains.
+    `Costs.chain`. Where prices are given that know nothing of it, trees are no chains.
 
     A text's first rounds with a draft are taken to be like the latest ones of others, until it has had a few itself.
 
@@ -106,7 +107,7 @@ class TalonCost(CostAware, ForestLearner):
         learnt = one.learnt
         learnt.unread, learnt.most_new = sequence.unread, sequence.max_new_tokens
         learnt.greedy = not sequence.temperature
-        known = not sequence.costs.fixed or sequence.costs.beside_chain(1) is not None
+        known = not sequence.costs.fixed or sequence.costs.chain(1) is not None
         as_here = type(one).scored is TalonCost.scored and type(one).learn is TalonCost.learn
         learnt.chainable = sequence.runs_on and learnt.greedy and known and as_here
         learnt.others = sequence.machine.setdefault(f"talon-cost with {sequence.drafter}", learnt.others)
@@ -170,18 +171,21 @@ class TalonCost(CostAware, ForestLearner):
 
     def chains(self) -> Chains | None:
         learnt = self.learnt
-        if learnt.drafted >= UNSEEN and learnt.chainable and self.known.costs.beside_chain(1) is None:
+        if learnt.drafted >= UNSEEN and learnt.chainable and self.known.costs.chain(1) is None:
             learnt.chainable = False
         if learnt.chains is None and learnt.chainable and learnt.wanted is None:
+            learnt.branching = max(learnt.branching - 1, 0)
+            if learnt.branching:
+                return None
             self.price_as_chains(True)
             learnt.wanted = 0 if self.pauses else self.affordable_width()
             if learnt.wanted:
-                learnt.chains = self.planned_chains()
+                self.plan_chains()
         chains = learnt.chains
         return attrs.evolve(chains, rounds=chains.rounds - len(learnt.notes)) if chains and learnt.notes else chains
 
-    def planned_chains(self) -> Chains:
-        """The chains of this round and those behind it; prices stand as long as they do."""
+    def plan_chains(self) -> None:
+        """Decide on the chains of this round and those behind it, or on trees; prices stand as long as these do."""
         learnt, known = self.learnt, self.known
         learnt.rate = self.rate(1.0 / known.plain)
         even = known.plain * (1.0 + SHARE)
@@ -189,8 +193,33 @@ class TalonCost(CostAware, ForestLearner):
         most = min(self.depth, self.budget - 1)
         prices = known.verifying, learnt.asked, learnt.rate
         found = planned(learnt.calibration.line, learnt.following, *prices, most, self.breadth, afford, even)
-        known.stands = max(known.stands, found.rounds)
-        return found
+        learnt.branching = self.rounds_with_branches(found.depth)
+        if learnt.branching:
+            learnt.width = self.looked_at()
+            self.price_as_chains(False)
+            learnt.wanted = self.paid_for(self.breadth)
+        else:
+            known.stands = max(known.stands, found.rounds)
+            learnt.chains = found
+
+    def rounds_with_branches(self, layers: int) -> int:
+        """In how many rounds trees are to have branches: where these bring more than such a round takes longer.
+
+        Args:
+            layers: of a chain.
+        """
+        known, learnt = self.known, self.learnt
+        costs, verifying = known.costs, known.verifying
+        ahead, beside = costs.chain(layers), costs.besides(True)
+        if ahead is None or layers + 2 > len(verifying):
+            return 0
+        node = learnt.rate * (verifying.item(layers + 1) - verifying.item(layers))
+        gain = gain_of_branches(learnt.following, node, layers)
+        if gain > 0.0 and not costs.fixed and (beside is None or learnt.others.branched < FEW):
+            learnt.others.branched += 1  # so that it becomes known what such a round takes
+            return 1
+        layer = (costs.draft(1, self.breadth) or 0.0) + (costs.beside_layer() or 0.0)
+        return ROUNDS if gain > learnt.rate * ((beside or 0.0) + layers * layer - ahead) else 0
 
     def leave_chains(self) -> None:
         """Trees are none from now on."""
@@ -199,11 +228,15 @@ class TalonCost(CostAware, ForestLearner):
 
     def affordable_width(self) -> int:
         """Candidates of the root that are asked for; 0 where that may not be paid. It notes what reading costs."""
-        known, learnt, width = self.known, self.learnt, self.breadth
+        width = self.breadth
+        self.renew()
+        return self.paid_for(width) if self.reads() else 0
+
+    def paid_for(self, width: int) -> int:
+        """So many candidates of the root, or 0 where a layer may not be paid."""
+        known, learnt = self.known, self.learnt
         self.renew()
         known.stands = max(known.stands, 1)  # in this round they do
-        if not self.reads():
-            return 0
         learnt.asked = self.layer(1, width)
         lacking = learnt.asked + known.verifying.item(1) - self.most
         if lacking <= 0.0:
@@ -318,23 +351,33 @@ class TalonCost(CostAware, ForestLearner):
             return tree
         return tree.keep((-self.learnt.scores).argsort(kind="stable")[: 1 + self.known.nodes])
 
-    def beside_chain(self, costs: Costs) -> tuple[float, float] | None:
-        """What a round and a layer take besides passes where these are run ahead; None where rounds are none of those.
+    def ahead(self, costs: Costs) -> tuple[float, float] | None:
+        """What a round takes besides the target's pass and its layers, and a layer, where passes are run ahead.
 
-        While it is not known that is taken to be what a round without a draft takes.
+        None where rounds are none of those, and while nothing is known of them.
         """
         if not self.learnt.chained:
             return None
-        one, two = costs.beside_chain(1), costs.beside_chain(2)
-        return (costs.besides(False) or 0.0, 0.0) if one is None or two is None else (2.0 * one - two, two - one)
+        one, two = costs.chain(1), costs.chain(2)
+        return None if one is None or two is None else (max(2.0 * one - two, 0.0), two - one)
 
     def others(self, costs: Costs) -> float:
-        chain = self.beside_chain(costs)
-        return super().others(costs) if chain is None else chain[0]
+        ahead = self.ahead(costs)
+        if ahead is not None:
+            return ahead[0]
+        # before it is known, such a round is taken to be like one without a draft
+        return (costs.besides(False) or 0.0) if self.learnt.chained else super().others(costs)
+
+    def layer(self, rows: int, width: int) -> float:
+        known = self.known
+        if self.learnt.chained and (rows, width) not in known.layers:
+            ahead = self.ahead(known.costs)
+            if ahead is not None:
+                known.layers[rows, width] = ahead[1]
+        return super().layer(rows, width)
 
     def others_of_layer(self, costs: Costs) -> float:
-        chain = self.beside_chain(costs)
-        return super().others_of_layer(costs) if chain is None else chain[1]
+        return 0.0 if self.learnt.chained else super().others_of_layer(costs)
 
     def spared(self, costs: Costs) -> float:
         together = costs.rest(PAUSE) if self.learnt.greedy else None
@@ -368,6 +411,19 @@ class TalonCost(CostAware, ForestLearner):
             expected: tokens of it, where a draft was made.
             accepted: drafted tokens that were, where the tree was one of the chains.
         """
+        passes = self.spent(new, nodes)
+        if passes is None:
+            return
+        learnt = self.learnt
+        logp, learnt.layers_of_chain = learnt.layers_of_chain, []
+        if logp:
+            learnt.went_on(ChainNote(logp, nodes - 1, accepted, new, passes))
+        else:
+            learnt.went(expected, new, passes)
+            learnt.width = self.looked_at()
+
+    def spent(self, new: int, nodes: int) -> float | None:
+        """Book a round; what it took, in passes of plain decoding, if it had a draft. Arguments as for `went`."""
         learnt, known = self.learnt, self.known
         learnt.wanted = None
         asked, learnt.asked = learnt.asked, 0.0
@@ -376,13 +432,8 @@ class TalonCost(CostAware, ForestLearner):
         if not known.drafting:
             learnt.left = max(learnt.left - 1, 0)
             learnt.paid(new, 1.0 + (asked + read) / known.plain)
-            return
+            return None
         passes = (known.drafting[-1] + known.verifying.item(nodes - 1)) / known.plain
         learnt.paid(new, passes + read / known.plain)
-        logp, learnt.layers_of_chain = learnt.layers_of_chain, []
-        if logp:
-            learnt.went_on(ChainNote(logp, nodes - 1, accepted, new, passes))
-        else:
-            learnt.went(expected, new, passes)
-        learnt.width = self.looked_at()
         known.drafting = []
+        return passes

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import attrs
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,13 +13,12 @@ from talon_core.forest_learner import ForestRound, LearningForest
 from talon_core.tree import FloatArray, IntArray
 from talon_core.tree_arrays import by_number, highest_of_each, lowest_of_rows, taken
 from talon_strategies.calibration import CalibrationOfEach, calibrated
+from talon_strategies.chain_forests import ChainsOfEach
 from talon_strategies.cost_aware import rates, sizes_up_to
 from talon_strategies.following import BEST, FollowingOfEach
 
 if TYPE_CHECKING:
     from talon_strategies.talon_cost import TalonCost
-
-NO_NODES = np.arange(0)
 
 
 class TalonCostForest(LearningForest):
@@ -48,7 +48,7 @@ class TalonCostForest(LearningForest):
             if len(known.verifying):
                 own[:] = known.verifying
         self._costs = self._first.known.costs
-        self._told: dict[tuple[bool, int, int], float] = {}  # what layers take, for all texts
+        self._told: dict[tuple[bool, bool, int, int], float] = {}  # what layers take, for all texts
         self._widths: list[int] = []
         self._layers = np.empty((0, texts, budget))  # by width, seconds of layers of so many rows; see `_priced`
         self._sizes = np.zeros((budget, budget), dtype=bool)  # which frontiers are looked at, by the nodes there are
@@ -56,6 +56,7 @@ class TalonCostForest(LearningForest):
             self._sizes[nodes, sizes_up_to(nodes, self._first.steps)] = True
         self._most, self._rate, self._usual, self._drafting = np.zeros((4, texts))
         self._nodes, self._kinds = np.zeros((2, texts), dtype=np.int64)
+        self._chains = ChainsOfEach(texts)
         self._begin(texts)
 
     def _begin(self, texts: int) -> None:
@@ -64,6 +65,20 @@ class TalonCostForest(LearningForest):
         self._trees: IntArray = np.arange(texts)  # in which each is
         self._seen: list[tuple[IntArray, FloatArray, FloatArray]] = []  # layer by layer, of each node drafted from
         self._drafted = np.zeros(texts, dtype=bool)
+
+    def chained(self, trees: IntArray) -> NDArray[np.bool_]:
+        asked = [text for text in trees.tolist() if self._learnt[text].chains is None]
+        for text in asked:
+            if self._learnt[text].chainable and self._learnt[text].branching < 2:
+                self.policies[text].price_as_chains(True)
+        self._renew([text for text in asked if not self.policies[text].pauses and self._known[text].stands < 1])
+        self._following.hand_back(np.array(asked, dtype=np.int64))
+        for text in asked:
+            self._chains.begin(text, self.policies[text].chains())
+            if self._learnt[text].branching and self._learnt[text].wanted is not None:  # it has asked for other prices
+                self._verifying[text] = self._known[text].verifying
+                self._layers[:, text] = np.inf
+        return self._chains.on[trees]
 
     def widths(self, forest: Forest, trees: IntArray) -> IntArray:
         if forest.layer:
@@ -76,14 +91,16 @@ class TalonCostForest(LearningForest):
 
     def _renew(self, texts: Sequence[int]) -> None:
         """Ask for the prices of texts of which none stand."""
-        if not texts:
-            return
-        prices = self._first.prices([self._known[text].context for text in texts])
-        for text, own in zip(texts, prices, strict=True):
-            self.policies[text].told(own)
-            self._known[text].stands = 1
-        self._verifying[texts] = prices[:, 1:]
-        self._layers[:, texts] = np.inf
+        for chained in (False, True):
+            alike = [text for text in texts if self._learnt[text].chained is chained]
+            if not alike:
+                continue
+            prices = self.policies[alike[0]].prices([self._known[text].context for text in alike])
+            for text, own in zip(alike, prices, strict=True):
+                self.policies[text].told(own)
+                self._known[text].stands = 1
+            self._verifying[alike] = prices[:, 1:]
+            self._layers[:, alike] = np.inf
 
     def _kind(self, width: int) -> int:
         """Where in `_layers` those are with so many candidates of each row."""
@@ -113,11 +130,11 @@ class TalonCostForest(LearningForest):
         fixed, costs = self._costs.fixed, self._costs
         knows = {text: fixed and costs.verify(1, self._known[text].context) is not None for text in {*texts}}
         for text, kind, size in zip(texts, kinds[of].tolist(), (places + 1).tolist(), strict=True):
-            question = knows[text], size, self._widths[kind]
+            question = knows[text], self._learnt[text].chained, size, self._widths[kind]
             if question in self._told:
                 self._layers[kind, text, size] = self._told[question]
             else:
-                self._layers[kind, text, size] = self.policies[text].layer(*question[1:])
+                self._layers[kind, text, size] = self.policies[text].layer(*question[2:])
                 if fixed:  # the others would be told the same
                     self._told[question] = self._layers.item(kind, text, size)
         return self._layers[kinds, trees, sizes]
@@ -130,6 +147,37 @@ class TalonCostForest(LearningForest):
         rows, kinds = rows[trees], self._kinds[trees]
         asked = np.arange(1, 1 + int(rows.max())) == rows[:, None]
         self._drafting[trees] += self._priced(trees, kinds, asked)[asked]
+        chained = self._chains.on[candidates.trees]
+        if not chained.any():
+            grown = self._grown(forest, candidates, trees, rows, kinds)
+        else:
+            grown = self._grown_chains(forest, candidates.of_rows(chained))
+            if not chained.all():
+                on = self._chains.on[trees]
+                others = self._grown(forest, candidates.of_rows(~chained), trees[~on], rows[~on], kinds[~on])
+                grown = grown.beside(others, chained, candidates)
+        self._scores, self._own = np.concatenate([self._scores, grown.scores]), np.concatenate([self._own, grown.own])
+        self._trees = np.concatenate([self._trees, candidates.trees_of(grown.joined)])
+        return ForestGrowth(grown.joined, frontier=len(forest) + grown.goes_on.nonzero()[0])
+
+    def _grown_chains(self, forest: Forest, candidates: ForestCandidates) -> "_Grown":
+        """A layer of texts whose trees are chains."""
+        joined, goes_on, nodes = self._chains.grown(forest.layer, candidates)
+        self._nodes[candidates.trees] = nodes
+        return _Grown(joined, goes_on, np.zeros(len(joined)), np.ones(len(joined)))
+
+    def _grown(
+        self, forest: Forest, candidates: ForestCandidates, trees: IntArray, rows: IntArray, kinds: IntArray
+    ) -> "_Grown":
+        """A layer of the other texts.
+
+        Args:
+            forest: every node so far.
+            candidates: of these texts alone.
+            trees: which they are, shape `(trees,)`.
+            rows: of each, likewise.
+            kinds: of the layer of each, likewise.
+        """
         above = self._scores.take(candidates.frontier)[:, None]
         line = self._calibration.lines.take(candidates.trees, axis=0)
         offered = above + calibrated(candidates.logp, line[:, :1], line[:, 1:])
@@ -141,13 +189,11 @@ class TalonCostForest(LearningForest):
         joins = (places >= 0) & (np.arange(places.shape[1]) < self._nodes[trees, None])
         joined, counts = places[joins], joins.sum(axis=1)
         own, scores = conditional.take(joined), offered.take(joined)
-        frontier = NO_NODES
+        goes_on = np.zeros(len(joined), dtype=bool)
         if forest.layer + 1 < self._first.depth and len(joined):
             price = self._prices_of_nodes(trees, prob)
-            frontier = self._expanded(trees, kinds, counts, own, np.exp(scores), price)
-        self._scores, self._own = np.concatenate([self._scores, scores]), np.concatenate([self._own, own])
-        self._trees = np.concatenate([self._trees, trees.repeat(counts)])
-        return ForestGrowth(joined, frontier=len(forest) + frontier)
+            goes_on = self._expanded(trees, kinds, counts, own, np.exp(scores), price)
+        return _Grown(joined, goes_on, scores, own)
 
     def _start(self, texts: Sequence[int]) -> None:
         """The first layer of these texts was drafted."""
@@ -223,8 +269,8 @@ class TalonCostForest(LearningForest):
 
     def _expanded(
         self, trees: IntArray, kinds: IntArray, counts: IntArray, own: FloatArray, reach: FloatArray, price: FloatArray
-    ) -> IntArray:
-        """Which of the nodes that join are drafted from; see `TalonCost.expanded`.
+    ) -> NDArray[np.bool_]:
+        """Which of the nodes that join are drafted from, shape `(joined,)`; see `TalonCost.expanded`.
 
         Args:
             trees: that have a layer, shape `(trees,)`.
@@ -251,8 +297,7 @@ class TalonCostForest(LearningForest):
         best[surplus[np.arange(len(trees)), best] <= 0.0] = -1
         chosen = np.empty(there.shape, dtype=bool)
         chosen[np.arange(len(trees))[:, None], order] = sizes <= best[:, None]
-        (found,) = chosen[there].nonzero()
-        return found
+        return chosen[there]
 
     def finish_forest(self, forest: Forest) -> IntArray | None:
         counts = np.where(self._drafted, 1 + self._nodes, 1)
@@ -266,19 +311,47 @@ class TalonCostForest(LearningForest):
     def observe_forest(self, round_: ForestRound) -> None:
         forest, texts = round_.forest, len(self.policies)
         (running,) = round_.new.nonzero()
-        drafted = self._drafted & (round_.new > 0)
         nodes = np.bincount(forest.trees[round_.kept], minlength=texts)
-        expected = self._expected(forest, nodes, drafted)
+        drafted = self._drafted & (round_.new > 0) & ~self._chains.on
+        chained = self._drafted & (round_.new > 0) & self._chains.on
+        expected = [0.0] * texts
         if drafted.any():
+            expected = self._expected(forest, nodes, drafted)
             self._calibrate(round_, drafted)
             of, own, best = (np.concatenate(each) for each in zip(*self._seen, strict=True))
             self._following.learn(of, own, best)
-        self._tell(drafted.nonzero()[0].tolist())
-        of_texts = (each[running].tolist() for each in (round_.new, forest.contexts, nodes))
-        for text, new, context, size in zip(running.tolist(), *of_texts, strict=True):
-            self.policies[text].passed(context + new)
-            self.policies[text].went(new, size, expected[text])
+        self._tell((drafted | chained).nonzero()[0].tolist())
+        told = (each[running].tolist() for each in (round_.new, forest.contexts, nodes, chained))
+        for text, new, context, size, in_chain in zip(running.tolist(), *told, strict=True):
+            policy = self.policies[text]
+            policy.passed(context + new)
+            if in_chain:
+                self._chains.book(text, new, policy.spent(new, size) or 0.0)
+            else:
+                policy.went(new, size, expected[text])
+        if chained.any():
+            accepted = np.bincount(forest.trees[round_.accepted], minlength=texts) - 1
+            self._learn_chains(self._chains.note(chained.nonzero()[0], nodes - 1, accepted))
         self._begin(texts)
+
+    def _learn_chains(self, texts: IntArray) -> None:
+        """The rounds are over for which the chains of some texts stood; see `learn_chains`."""
+        if not len(texts):
+            return
+        of, logp, layers = self._chains.seen(texts)
+        line = self._calibration.lines[of]
+        conditional = np.exp(calibrated(logp, line[:, :1], line[:, 1:]))
+        own, tested, accepted, expected = self._chains.learnt(texts, layers, conditional[:, 0])
+        self._calibration.learn(of[tested], logp[tested, 0], accepted[tested])
+        best = conditional[:, :BEST]
+        if best.shape[1] < BEST:
+            best = np.pad(best, ((0, 0), (0, BEST - best.shape[1])))
+        self._following.learn(of, own, best)
+        for text, tokens in zip(texts.tolist(), expected, strict=True):
+            learnt = self._learnt[text]
+            learnt.chains = None
+            for one, new, passes in zip(tokens, *self._chains.booked(text), strict=True):
+                learnt.went(one, new, passes)
 
     def _expected(self, forest: Forest, nodes: IntArray, drafted: NDArray[np.bool_]) -> list[float]:
         """Tokens that were expected of each tree that was verified; 0 where nothing was drafted."""
@@ -304,12 +377,15 @@ class TalonCostForest(LearningForest):
         for text in texts:
             known, learnt = self._known[text], self._learnt[text]
             known.drafting, known.nodes = [float(self._drafting[text])], int(self._nodes[text])
-            learnt.rate = float(self._rate[text])
+            if not self._chains.on[text]:
+                learnt.rate = float(self._rate[text])
 
     def hand_back(self) -> None:
         self._following.hand_back()
-        texts = self._drafted.nonzero()[0].tolist()
-        self._tell(texts)
+        for text in self._chains.on.nonzero()[0].tolist():
+            self._learnt[text].notes, self._learnt[text].layers_of_chain = self._chains.handed_back(text)
+        self._tell(self._drafted.nonzero()[0].tolist())
+        texts = (self._drafted & ~self._chains.on).nonzero()[0].tolist()
         order = by_number(self._trees, len(self.policies))
         nodes = _parts(self._trees[order], len(self.policies))
         scores, own = self._scores[order], self._own[order]
@@ -322,6 +398,42 @@ class TalonCostForest(LearningForest):
             learnt.scores, learnt.own = scores[nodes[text]], own[nodes[text]]
             learnt.layers = [(seen[0][asked[text]], seen[1][asked[text]])]
         self._begin(len(self.policies))
+
+
+@attrs.frozen(eq=False)
+class _Grown:
+    """What has joined in a layer.
+
+    Attributes:
+        joined: flat indices of the candidates, tree by tree, shape `(joined,)`.
+        goes_on: which of them are drafted from, likewise.
+        scores: log-probabilities of the paths to them, calibrated, likewise; 0 in chains.
+        own: probabilities of them once their parents are accepted, likewise; 1 in chains.
+    """
+
+    joined: IntArray
+    goes_on: NDArray[np.bool_]
+    scores: FloatArray
+    own: FloatArray
+
+    def beside(self, others: "_Grown", rows: NDArray[np.bool_], candidates: ForestCandidates) -> "_Grown":
+        """This, and what has joined other trees in the same layer.
+
+        Args:
+            others: that.
+            rows: which of the candidates' rows this is of, shape `(frontier,)`; the others are those of `others`.
+            candidates: of all trees.
+        """
+        width = candidates.width
+        flat = [
+            those.nonzero()[0][one.joined // width] * width + one.joined % width
+            for those, one in ((rows, self), (~rows, others))
+        ]
+        joined = np.concatenate(flat)
+        order = candidates.trees_of(joined).argsort(kind="stable")
+        goes_on = np.concatenate([self.goes_on, others.goes_on])
+        scores, own = np.concatenate([self.scores, others.scores]), np.concatenate([self.own, others.own])
+        return _Grown(joined[order], goes_on[order], scores[order], own[order])
 
 
 def _parts(trees: IntArray, size: int) -> list[slice]:

@@ -224,7 +224,7 @@ def _measure(
         measured.caught_up(reading.tokens, reading.seconds)
         seconds = max(seconds - reading.seconds, 0.0)
         heard -= reading.tokens
-    if is_a_layer and not proposed.prepared and heard <= FEW_HEARD * len(asked):
+    if is_a_layer and not (proposed.prepared or proposed.ran_in) and heard <= FEW_HEARD * len(asked):
         rows, width = sum([len(one.nodes) for one in asked]), max([one.width for one in asked])
         source, *others = {one.source for one in asked}
         if source is None and not others:

@@ -1,7 +1,7 @@
 """Making a profile: the engine decodes trees of all sizes, as it always does, and what its parts take is noted."""
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -31,6 +31,9 @@ PERIOD = 24
 
 PAUSES = (3, 12)
 """Rounds without a draft before one with it: then the drafter is told of as many tokens more at once."""
+
+CHAINS, CHAINED = (1, 2, 3), 8
+"""Drafted tokens of trees that are chains, and rounds in which each such tree is verified."""
 
 READS = 5
 """How often reading a prompt is timed at most: it takes long."""
@@ -76,12 +79,18 @@ class ProfilePlan:
         rests = [[Shape(drafts=False, rests=left) for left in range(pause - 1, -1, -1)] for pause in PAUSES]
         return [shape for pause in rests for shape in (*pause, drafted)]
 
+    def chains(self) -> list[list[Shape]]:
+        """Behind those: the rounds of each of `CHAINS`."""
+        width = min(self.widths)
+        return [[Shape(1 + length, 1, width, chains=left) for left in range(CHAINED, 0, -1)] for length in CHAINS]
+
     @property
     def tokens(self) -> int:
         """Most new tokens of a text while it is measured."""
         rounds = max(len(self.nodes), len(self.rows) * len(self.widths)) * self.repetitions
         alone = len(self.pauses()) * self.repetitions  # of these only the root is verified
-        return (WARM_UP + rounds) * (LAYERS + 2) + alone + 1
+        chained = sum(shape.nodes for shapes in self.chains() for shape in shapes) * (1 + self.repetitions)
+        return (WARM_UP + rounds) * (LAYERS + 2) + alone + chained + 1
 
     def check(self, context_length: int | None) -> None:
         """Refuse what a model has no room for.
@@ -153,6 +162,7 @@ class Measuring:
         self._noted = _Noted()
         self._passes: dict[int, list[tuple[int, int, int, float]]] = defaultdict(list)  # by context at the beginning
         self._tells: list[tuple[int, int, float]] = []  # tokens, width and seconds of a `tell` and the layer after it
+        self._chains: list[tuple[int, int, float]] = []  # layers, context, and seconds of a round that was run ahead
 
     def run(self, name: str, report: Callable[[int, int], None] = lambda done, all_: None) -> Profile:
         """Measure.
@@ -182,6 +192,9 @@ class Measuring:
         if layer is not None:
             for tokens, width, seconds in self._tells:
                 noted.add("tell", (tokens,), seconds - layer.at(1, width))
+        verify = noted.table("verify").at
+        for layers, context, seconds in self._chains:
+            noted.add("chain", (layers,), seconds - (verify(1 + layers, context, 1) or 0.0))
         tables = {f"{kind}_table": noted.table(kind) for kind in AXES}
         return Profile(name, "measured", environment, model, self._spec, made, **tables)
 
@@ -198,6 +211,8 @@ class Measuring:
             for _ in range(WARM_UP):
                 shape = Shape(max(self.wanted.nodes), max(self.wanted.rows), max(self.wanted.widths))
                 self._step(engine, sequences, shape)
+            if batch == 1:
+                [*self._run_ahead(engine, sequences, drafter)]  # what has to be made once is made now
             passes.all.clear()
             told: list[tuple[int, float]] = []  # since the drafter was last asked
             rested: list[float] = []  # what each round of a pause took besides its pass
@@ -222,10 +237,25 @@ class Measuring:
                         if not shape.rests:
                             self._noted.add("rest", (len(rested),), sum(rested))
                             rested = []
+                if batch == 1:
+                    known = len(passes.all)
+                    self._chains += self._run_ahead(engine, sequences, drafter)
+                    del passes.all[known:]  # these have no such parts as passes that are run in their rounds
             self._passes[context] += [(nodes // batch, at, batch, seconds) for nodes, at, seconds in passes.all]
             for sequence in sequences:
                 engine.cancel(sequence)
             engine.step()
+
+    def _run_ahead(self, engine: Engine, sequences: list[Sequence], drafter: Full) -> Iterator[tuple[int, int, float]]:
+        """Rounds whose trees are chains, where their passes can be run ahead: layers, context and seconds of each."""
+        if not engine.parts.chains_on:
+            return
+        for shapes in self.wanted.chains():
+            drafter.ran.clear()
+            rounds = [self._step(engine, sequences, shape) for shape in shapes]
+            if drafter.ran and min(drafter.ran) > 0.0:
+                seconds, context = sum(took for took, _ in rounds) / len(rounds), rounds[0][1][0].context
+                yield shapes[0].nodes - 1, context, seconds
 
     def _read(self, engine: Engine, drafter: Full, context: int) -> None:
         """Prompts that do not repeat themselves, so that a drafter that looks texts up has its model draft."""

@@ -26,6 +26,7 @@ AXES: Mapping[str, tuple[str, ...]] = {
     "read": ("tokens",),
     "catch_up": ("tokens",),
     "rest": ("rounds",),
+    "chain": ("layers",),
 }
 """The tables of a profile, and what their points are by; see `Costs`. Nodes of `verify` are those of each tree."""
 
@@ -115,6 +116,8 @@ class Profile(Costs):
             made when it was a part of `read_table`.
         rest_table: of what rounds without a draft take besides their passes; none in profiles that were made when each
             pass was run in its own round.
+        chain_table: of what rounds take besides the target's pass where their passes are run ahead; none where they
+            cannot be, and in profiles that were made when none were.
     """
 
     name: str
@@ -131,6 +134,7 @@ class Profile(Costs):
     read_table: Table = attrs.field(factory=lambda: Table("read"))
     catch_up_table: Table = attrs.field(factory=lambda: Table("catch_up"))
     rest_table: Table = attrs.field(factory=lambda: Table("rest"))
+    chain_table: Table = attrs.field(factory=lambda: Table("chain"))
 
     @property
     def fixed(self) -> bool:
@@ -178,6 +182,9 @@ class Profile(Costs):
 
     def rest(self, rounds: int) -> float | None:
         return self.rest_table.at(rounds)
+
+    def chain(self, layers: int) -> float | None:
+        return self.chain_table.at(layers)
 
     def differences(self, machine: Mapping[str, Any], weights: str | None = None, drafter: str | None = None) -> str:
         """In what another machine, model or drafter is not the profile's, as the end of a sentence; empty if none is.

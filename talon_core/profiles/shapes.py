@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from math import inf
 from time import perf_counter
 
 import attrs
 import numpy as np
 
 from talon_core.candidates import Candidates
+from talon_core.chains import Chains
 from talon_core.choices import Choices
 from talon_core.costs import MeasuredCosts
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed, Reading
@@ -16,6 +18,8 @@ from talon_core.tree import IntArray, TokenTree
 
 LAYERS = 3
 """Layers of each tree after the first: each is timed."""
+
+NO_NODES = np.arange(0)
 
 UNLIKELY = -30.0
 """The natural log-probability of a candidate that no drafter has offered, at most."""
@@ -31,6 +35,7 @@ class Shape:
         width: candidates of each.
         drafts: whether anything is drafted; without it only the root is verified.
         rests: in how many rounds behind it nothing is drafted either.
+        chains: in how many rounds, this one among them, the tree is a chain of `nodes`; 0 where it is none.
     """
 
     nodes: int = 1
@@ -38,6 +43,7 @@ class Shape:
     width: int = 1
     drafts: bool = True
     rests: int = 0
+    chains: int = 0
 
     @property
     def first(self) -> int:
@@ -67,16 +73,25 @@ class Shaped(TreePolicy):
     def width(self, tree: TokenTree) -> int:
         if not self.shape.drafts:
             return 0
-        return self.shape.first if len(tree) == 1 else self.shape.width
+        return self.shape.first if len(tree) == 1 and not self.shape.chains else self.shape.width
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         shape, above = self.shape, int(tree.depths[candidates.frontier[0]])
+        if shape.chains:
+            return Growth(candidates.best(1), None if above + 2 < shape.nodes else NO_NODES)
         chosen = candidates.best(shape.first if above == 0 else shape.rows * shape.width)
         rows = 0 if above == LAYERS else min(shape.rows, len(chosen))
         return Growth(chosen, np.arange(len(tree), len(tree) + rows))
 
     def rests(self) -> int:
         return self.shape.rests
+
+    def chains(self) -> Chains | None:
+        shape = self.shape
+        if not shape.chains:
+            return None
+        everything = (-inf,) * (shape.nodes - 1)
+        return Chains(shape.chains, shape.width, everything, everything)
 
     def finish(self, tree: TokenTree) -> TokenTree:
         return tree.keep(np.arange(min(self.shape.nodes, len(tree))))
@@ -107,14 +122,17 @@ class Full(Drafter):
     Attributes:
         layers: rows, width and seconds of what the drafter itself took for each layer.
         reading: what it has read last before it could draft; None where it has read nothing.
+        ran: seconds that were spent on passes of rounds to come, each time that they were to be run.
     """
 
     def __init__(self, inner: Drafter, vocab_size: int) -> None:
         self._inner = inner
         self._order = np.random.default_rng(0).permutation(vocab_size).tolist()
         self.max_depth = None if inner.max_depth is None else max(inner.max_depth, LAYERS + 1)
+        self.runs_on = inner.runs_on
         self.layers: list[tuple[int, int, float]] = []
         self.reading: Reading | None = None
+        self.ran: list[float] = []
 
     def session(self) -> AbstractContextManager[object]:
         return self._inner.session()
@@ -160,6 +178,13 @@ class Full(Drafter):
             logp[row] = [*offered.logp[row][real].tolist(), *(least - np.arange(len(others)))]
         along = frontier.tree.path_logp[frontier.nodes][:, None] + logp
         return Candidates(offered.frontier, tokens, logp, along)
+
+    def is_ahead(self, slot: int) -> bool:
+        return self._inner.is_ahead(slot)
+
+    def run_on(self, slot: int, chains: Chains, left: int, ends: frozenset[int]) -> float:
+        self.ran.append(self._inner.run_on(slot, chains, left, ends))
+        return self.ran[-1]
 
     def commit(self, committed: Mapping[int, Committed]) -> None:
         self._inner.commit(committed)

@@ -326,10 +326,12 @@ class Grown:
             if tree in self.faults:
                 raise self.faults[tree]
 
-    def parts(self, tree: int, costs: Costs, context: int, untold: Untold, timed: bool) -> dict[str, float]:
-        """What the parts of a round with a tree would take; `untold` and `timed` are those of `priced`."""
+    def parts(
+        self, tree: int, costs: Costs, context: int, untold: Untold, timed: bool, chained: bool
+    ) -> dict[str, float]:
+        """What the parts of a round with a tree would take; `untold`, `timed` and `chained` are those of `priced`."""
         nodes, _, new = self.numbers[tree]
-        return priced(costs, self._asked_sizes[tree], nodes, context, new, untold, timed)
+        return priced(costs, self._asked_sizes[tree], nodes, context, new, untold, timed, chained)
 
     @cached_property
     def _asked_sizes(self) -> list[list[tuple[int, int]]]:

@@ -1,6 +1,7 @@
 """What rounds of several texts would take, all of them at once."""
 
 from collections.abc import Callable
+from functools import partial
 
 import attrs
 import numpy as np
@@ -28,6 +29,7 @@ class Rounds:
         new: tokens that it emitted, likewise.
         layers: that were drafted: in which round, how many rows, and of which width; those of a round in their order,
             shape `(3, layers)`.
+        chained: of which rounds the policy has said that the trees are chains, shape `(rounds,)`.
     """
 
     texts: IntArray
@@ -36,6 +38,7 @@ class Rounds:
     nodes: IntArray
     new: IntArray
     layers: IntArray
+    chained: NDArray[np.bool_]
 
     def priced(self, costs: Costs, timed: bool, rests: bool) -> FloatArray:
         """Seconds of the parts of each round, to the bit what `priced` says of it; 0 where nothing is known.
@@ -55,25 +58,38 @@ class Rounds:
         if rests:
             together = self._in_pauses(costs, (layers == 0) & (self.nodes == 1))
             commit = np.where(np.isnan(together), commit, together)
+        ahead = self.chained & (layers > 0) & (np.bincount(of, rows, len(layers)) == layers)
+        chains = np.zeros(len(layers))
+        if ahead.any():
+            chains[ahead] = [np.nan if one is None else one for one in map(costs.chain, layers[ahead].tolist())]
+            ahead &= ~np.isnan(chains)
+            draft = np.where(ahead, chains, draft)
+        accept, policy = _told(costs.accept, self.nodes), np.zeros(len(layers))
+        if not timed:
+            policy = _told(lambda count: priced_policy(costs, count), layers)
+        for none in (accept, commit, policy):
+            none[ahead] = 0.0
         return np.stack(
-            [
-                draft + self._hearing(costs, layers > 0),
-                self._verifying(costs),
-                _told(costs.accept, self.nodes),
-                commit,
-                np.zeros(len(layers)) if timed else _told(lambda count: priced_policy(costs, count), layers),
-            ],
-            axis=1,
+            [draft + self._hearing(costs, layers > 0, ahead), self._verifying(costs), accept, commit, policy], axis=1
         )
 
-    def _hearing(self, costs: Costs, asked: NDArray[np.bool_]) -> FloatArray:
-        """Seconds that the drafter takes to hear of the text before each round in which it is asked."""
+    def _hearing(self, costs: Costs, asked: NDArray[np.bool_], ahead: NDArray[np.bool_]) -> FloatArray:
+        """Seconds that the drafter takes to hear of the text before each round in which it is asked.
+
+        Args:
+            costs: what passes take.
+            asked: in which rounds it is.
+            ahead: of which the passes are run ahead.
+        """
         (rounds,) = asked.nonzero()
         found, texts, contexts = np.zeros(len(asked)), self.texts[rounds], self.contexts[rounds]
         firsts, prompts = begins_of(texts), np.zeros(len(rounds), dtype=np.int64)
         heard = np.concatenate([[0], contexts[:-1]])
         prompts[firsts] = heard[firsts] = self.prompts[texts[firsts]]
-        found[rounds] = _told(lambda *told: hearing(costs, *told), prompts, contexts - heard)
+        for chained in (False, True):
+            those = ahead[rounds] == chained
+            told = prompts[those], (contexts - heard)[those]
+            found[rounds[those]] = _told(partial(hearing, costs, chained=chained), *told)
         return found
 
     def _in_pauses(self, costs: Costs, alone: NDArray[np.bool_]) -> FloatArray:

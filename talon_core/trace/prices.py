@@ -153,14 +153,14 @@ class Untold:
     prompt: int
     new: int = 0
 
-    def heard(self, costs: Costs) -> float:
-        """The drafter is asked; seconds that it takes to hear of it all."""
-        seconds = hearing(costs, self.prompt, self.new)
+    def heard(self, costs: Costs, chained: bool = False) -> float:
+        """The drafter is asked; seconds that it takes to hear of it all. `chained` is that of `hearing`."""
+        seconds = hearing(costs, self.prompt, self.new, chained)
         self.prompt = self.new = 0
         return seconds
 
 
-def hearing(costs: Costs, prompt: int, new: int) -> float:
+def hearing(costs: Costs, prompt: int, new: int, chained: bool = False) -> float:
     """Seconds that a drafter takes to hear of a text before it drafts.
 
     It reads the prompt, and what are many tokens, but the last one; of few it learns with its first layer.
@@ -169,10 +169,11 @@ def hearing(costs: Costs, prompt: int, new: int) -> float:
         costs: what passes take.
         prompt: tokens of it, or 0 if the drafter has read it.
         new: that were emitted since it was last asked; without a prompt, at least 1.
+        chained: its passes are run ahead: what it learns with its first layer is a part of `Costs.chain`.
     """
     unread = prompt + new - 1
     reading = costs.catch_up(unread) if unread and (prompt or new > MANY_PENDING) else None
-    told = new if reading is None else min(new, 1)
+    told = 0 if chained else new if reading is None else min(new, 1)
     return (reading or 0.0) + ((costs.tell(told) or 0.0) if told else 0.0)
 
 
@@ -184,8 +185,11 @@ def priced(
     new: int,
     untold: Untold,
     timed: bool = False,
+    chained: bool = False,
 ) -> dict[str, float]:
     """Seconds of a round's parts by the costs.
+
+    Of a round whose passes are run ahead all but the target's pass is the draft.
 
     Args:
         costs: what passes take.
@@ -195,7 +199,13 @@ def priced(
         new: that it emitted.
         untold: before the round. The drafter hears of it where a layer is drafted; what was emitted is added to it.
         timed: the policy's own time is measured, and not by the costs.
+        chained: the policy has said that the tree is a chain, so that passes are run ahead where they can be.
     """
+    ahead = costs.chain(len(layers)) if chained and layers and all(rows == 1 for rows, _ in layers) else None
+    if ahead is not None:
+        draft = ahead + untold.heard(costs, chained=True)
+        untold.new += new
+        return {"draft": draft, "verify": costs.verify(nodes, context) or 0.0, "accept": 0.0, "commit": 0.0}
     draft = 0.0
     for size in layers:
         draft += costs.draft(*size) or 0.0

@@ -12,7 +12,7 @@ from talon_core.choices import SeededChoices
 from talon_core.costs import Costs, MeasuredCosts, UnknownCosts
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.checked_drafter import checked_depth, opened
-from talon_core.engine.checked_policy import begun, never_rests, resting, teller
+from talon_core.engine.checked_policy import begun, chaining, never_rests, no_chains, resting, teller
 from talon_core.engine.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.engine.plain import NoDrafter, RootAlone
 from talon_core.engine.walking import walked
@@ -311,6 +311,13 @@ class Replay:
         """Whether a method's policy says in how many rounds nothing will be drafted: their passes are run together."""
         return method.policy is not None and not self.temperature and resting(method.policy) is not never_rests
 
+    def runs_on(self, method: Method) -> bool:
+        """Whether passes of rounds may be run ahead whose trees are known to be chains."""
+        costs = self.costs
+        return not (costs is None or self.temperature or method.drafter is not None or method.policy is None) and (
+            costs.chain(1) is not None
+        )
+
     def costs_behind(self, method: Method) -> Costs | None:
         """What is predicted of a method comes of these, besides what is measured here; None where nothing is.
 
@@ -335,6 +342,7 @@ class Replay:
             weight_bits=weight_bits_of(self.trace),
             unread=text.prompt_tokens - 1,
             vocab_size=self._target.vocab_size,
+            runs_on=self.runs_on(method),
         )
         return begun(method.policy or RootAlone(), told)
 
@@ -390,6 +398,7 @@ class _Text:
         self._untold = Untold(text.prompt_tokens)
         self._policy = replay.begun(method, text)
         self._tell = teller(self._policy)
+        self._chains = chaining(self._policy) if replay.runs_on(method) else no_chains
         self._alone: list[bool] = []  # of each round, whether nothing was drafted in it
         self._parts: list[tuple[list[Span], dict[str, float]]] = []  # what was measured, and what is predicted
 
@@ -431,6 +440,7 @@ class _Text:
         root = int(text.ids[context - 1])
         left = self._limit - done - 1
         drafter = self._source.drafter
+        chained = root not in self._eos and self._chains() is not None
         depth = checked_depth(drafter, drafter)
         limits = DraftLimits(self._vocab_size, left if depth is None else min(left, depth), self._eos)
         drawing, offers, now = self._policy_choices, self._source.offers, self._replay.now
@@ -443,7 +453,7 @@ class _Text:
             tokens=read_only(self._new[done : done + len(path)]),
             drafted=None if drafted.drafted is drafted.tree else drafted.drafted.without_laws(),
             draft_passes=drafted.draft_passes,
-            spans=self._spans(drafted, layers, context, len(path)),
+            spans=self._spans(drafted, layers, context, len(path), chained),
             context=context,
         )
 
@@ -457,7 +467,7 @@ class _Text:
         self.outside += len(laws.unknown)
         return accepted.path[: len(self._new) - done]
 
-    def _spans(self, drafted: Drafted, layers: _Layers, context: int, new: int) -> tuple[Span, ...]:
+    def _spans(self, drafted: Drafted, layers: _Layers, context: int, new: int, chained: bool) -> tuple[Span, ...]:
         """What the round's parts would take: the policy's own time, and the others where costs are known.
 
         A drafter that reads texts alone has drafted here, and its own time is taken, where time is.
@@ -468,7 +478,7 @@ class _Text:
             return tuple(own)
         nodes = len(drafted.tree)
         if not (self._source.drafts and timed):
-            predicted = priced(costs, layers.sizes, nodes, context, new, self._untold, timed)
+            predicted = priced(costs, layers.sizes, nodes, context, new, self._untold, timed, chained)
         else:
             draft = sum(span.seconds for span in drafted.spans if span.part == "draft")
             predicted = {"draft": draft, **priced_target(costs, nodes, context, new)}

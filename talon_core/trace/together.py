@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from talon_core.engine.checked_policy import checked_budget, listens, teller
+from talon_core.engine.checked_policy import chaining, checked_budget, listens, no_chains, teller
 from talon_core.engine.growing_forest import GrowingForest
 from talon_core.engine.plain import NoDrafter
 from talon_core.errors import PluginError, blaming
@@ -49,7 +49,7 @@ class _Growing:
 
     def __init__(self, replay: Replay, method: Method, texts: SeveralTexts, most: int | None) -> None:
         self._replay, self._texts, self._costs = replay, texts, replay.costs_behind(method)
-        self._rests = replay.rests(method)
+        self._rests, self._runs_on = replay.rests(method), replay.runs_on(method)
         self._vocab_size = int(replay.trace["target"]["vocab_size"])
         self._count = int(texts.first_positions[-1])
         left = np.concatenate([replay.limit(text) - 1 - np.arange(text.positions) for text in texts.texts])
@@ -58,6 +58,7 @@ class _Growing:
         self._grown: list[Grown] = []
         self._steps = np.zeros(self._count, dtype=np.int64)  # by position; 0 where nothing is known
         self._where = np.zeros((self._count, 2), dtype=np.int64)  # in which of `_grown`, and which tree there
+        self._chained = np.zeros(self._count, dtype=bool)  # by position, whether a round there was said to have a chain
         self._begins: list[IntArray] = []  # by text, the positions at which a round begins
 
     def _grow(
@@ -74,7 +75,8 @@ class _Growing:
 
     def _played(self, grown: Grown, tree: int, text: TextTrace, context: int, untold: Untold) -> Round:
         """The round with a tree, as a policy is told of it while the text goes on; `untold` is that of `priced`."""
-        parts = {} if self._costs is None else grown.parts(tree, self._costs, context, untold, self._replay.timed)
+        told = context, untold, self._replay.timed, bool(self._chained[grown.positions[tree]])
+        parts = {} if self._costs is None else grown.parts(tree, self._costs, *told)
         return grown.round(tree, text.ids[context:], tuple(behind(parts, 0.0)), context)
 
     @cached_property
@@ -117,6 +119,7 @@ class _Growing:
             nodes=self._at("sizes")[begins],
             new=self._at("steps")[begins],
             layers=self._layers(begins),
+            chained=self._chained[begins],
         )
         parts = rounds.priced(self._costs, self._replay.timed, self._rests)
         return np.split(parts, counts.cumsum()[:-1])
@@ -195,6 +198,7 @@ class Together(_Growing):
         self, replay: Replay, method: Method, policy: ForestGrower, texts: SeveralTexts, most: int | None
     ) -> None:
         super().__init__(replay, method, texts, most)
+        self._chained[:] = self._runs_on and chaining(policy)() is not None
         first = texts.first_positions
         ends = np.repeat(first[1:], np.diff(first))
         trees = max(1, min(TREES, NODES // checked_budget(policy, "draft_budget")))
@@ -368,6 +372,8 @@ class SideBySide(_Growing):
     def _round(self, learning: LearningForest, positions: IntArray, goes_on: NDArray[np.bool_]) -> IntArray:
         """A round of each text that goes on; the tokens that it emits, 0 of the others."""
         (going,) = goes_on.nonzero()
+        if self._runs_on:
+            self._ask_for_chains(learning, positions[going], going)
         grown = self._grow(learning, positions, np.where(goes_on, self._deepest[positions], 0))
         if grown.faults:
             grown.check(going, self._vocab_size)
@@ -381,6 +387,12 @@ class SideBySide(_Growing):
             grown.check(going, self._vocab_size)
             raise
         return new
+
+    def _ask_for_chains(self, learning: LearningForest, positions: IntArray, going: IntArray) -> None:
+        """Ask whether the trees at some positions, of the texts that go on, will be chains."""
+        able = ~np.isin(self._texts.before[positions], self._replay.trace["target"]["eos"])
+        with blaming("tree policy", learning.policies[0], "chained"):
+            self._chained[positions[able]] = learning.chained(going[able])
 
     def _tell(self, learning: LearningForest, grown: Grown, new: IntArray, going: IntArray) -> None:
         """Tell the policies of a round, in which texts have emitted so many tokens; `going` are those that had one."""
@@ -472,7 +484,8 @@ def together(
     if learners is not None:
         return SideBySide(replay, method, beside(learners), texts, most)
     planners = [one for one in map(forest_planner, policies) if one is not None]
-    if len(planners) == len(policies):
+    says_chains = replay.runs_on(method) and chaining(policies[0]) is not no_chains  # which planners are not asked for
+    if len(planners) == len(policies) and not says_chains:
         try:
             return Planned(replay, method, planners, texts, most)
         except NotPlanned:

@@ -7,6 +7,7 @@ import pytest
 
 from talon_core.engine.ahead.place import usable_cores
 from talon_core.profiles import measure
+from talon_core.profiles.profile import AXES
 from talon_core.profiles.store import find_profile, profiles_folder
 from talon_drafters import Ngram
 
@@ -88,7 +89,7 @@ def test_json_has_the_points_and_the_errors(talon, measured):
     assert answer["file"] == str(profiles_folder() / "mine.json")
     saved = json.loads(Path(answer["file"]).read_text())
     assert {name: answer[name] for name in saved} == saved
-    assert set(answer["errors"]) == {"verify", "draft", "accept", "commit", "tell", "read", "catch_up", "rest"}
+    assert set(answer["errors"]) == {*AXES}
     assert talon("profile", "show", answer["file"], "--json").answer == {
         name: value for name, value in answer.items() if name != "file"
     }
@@ -96,7 +97,8 @@ def test_json_has_the_points_and_the_errors(talon, measured):
 
 def test_all_tables_that_have_points_are_shown(talon, measured, tmp_path):
     told = json.loads((Path(measured("--json").answer["file"])).read_text())
-    tables = {"accept": "nodes", **dict.fromkeys(("commit", "tell", "read", "catch_up"), "tokens"), "rest": "rounds"}
+    tables = {"accept": "nodes", **dict.fromkeys(("commit", "tell", "read", "catch_up"), "tokens")}
+    tables |= {"rest": "rounds", "chain": "layers"}
     file = tmp_path / "whole.json"
     file.write_text(json.dumps({**told, **{kind: [[1, 0.002], [32, 0.004]] for kind in tables}}))
     shown = " ".join(talon("profile", "show", str(file)).out.split())

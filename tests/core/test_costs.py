@@ -406,21 +406,21 @@ def test_besides_is_what_is_neither_a_layer_nor_the_targets_pass():
 
 def test_rounds_that_were_run_ahead_are_told_of_by_themselves():
     costs = MeasuredCosts()
-    assert costs.beside_chain(1) is None
+    assert costs.chain(1) is None
     more = ("policy", 5.0, "width", 1), ("draft", 20.0, "layer", 1), ("policy", 2.0, "grow", 1)
-    one_layer, two_layers = 4.5, 5.5  # besides passes and layers; a layer takes 3, and 5 in the mean over two
+    one_layer, two_layers = 4.5, 5.5  # besides passes and layers; a layer takes 23, and 25 in the mean over two
     costs.went(spans(WIDTH, LAYER, GROW, FINISH, ("verify", 30.0), ("accept", one_layer - 4.0)), ahead=True)
-    assert [costs.beside_chain(layers) for layers in (1, 2)] == pytest.approx([7.5, 10.5])
+    assert [costs.chain(layers) for layers in (1, 2)] == pytest.approx([27.5, 50.5])
     assert (costs.besides(True), costs.beside_layer()) == (None, None)
     costs.went(spans(WIDTH, LAYER, GROW, *more, FINISH, ("verify", 9.0), ("accept", two_layers - 4.0)), ahead=True)
-    assert costs.beside_chain(3) == pytest.approx((one_layer + two_layers) / 2 + 3 * (3.0 + 5.0) / 2)
+    assert costs.chain(3) == pytest.approx((one_layer + two_layers) / 2 + 3 * (23.0 + 25.0) / 2)
     costs.went(spans(WIDTH, LAYER, GROW, FINISH, ("verify", 30.0), ("accept", 90.0)))
-    assert costs.beside_chain(3) == pytest.approx(17.0)
+    assert costs.chain(3) == pytest.approx(77.0)
     assert costs.besides(True) == pytest.approx(94.0)
     kept = costs.snapshot()
     costs.forget()
-    assert costs.beside_chain(3) is None
-    assert kept.beside_chain(3) == pytest.approx(17.0)
+    assert costs.chain(3) is None
+    assert kept.chain(3) == pytest.approx(77.0)
 
 
 def test_what_a_drafter_asks_and_is_told_beside_the_tree_is_no_layer():

@@ -17,6 +17,7 @@ from talon_core.decoding.loading import decoder_for_model
 from talon_core.errors import PluginError
 from talon_core.plugins.parts import Parts
 from talon_core.policy import Growth, TreePolicy
+from talon_core.profiles.measure import CHAINS, Measuring, ProfilePlan
 from talon_core.request import Request
 from talon_core.runtime import chain_rounds
 from talon_core.runtime.chain_rounds import ChainRounds
@@ -201,6 +202,16 @@ def test_rounds_run_ahead_are_those_that_are_run_one_by_one(library, specs, came
     assert decode() == expected
     assert sum(came) > 0.8 * len(expected[1])
     assert {len(path) > 1 for _, _, _, path, _, _ in expected[1]} == {False, True}
+
+
+def test_a_profile_knows_what_such_rounds_take(library, specs, came):
+    wanted = ProfilePlan((1, 4), (30,), (1,), (2,), (2,), repetitions=2)
+    found = Measuring(wanted, target_model(), None, specs["eagle3"], "tiny").run("tiny")
+    assert {*found.chain_table.points} == {(layers,) for layers in CHAINS}
+    assert any(came)
+    assert all(0.0 < found.chain(layers) < found.verify(4, 100) + found.commit(1) + 0.1 for layers in CHAINS)
+    one_by_one = attrs.evolve(wanted, repetitions=1)
+    assert not Measuring(one_by_one, target_model(), None, "ngram", "tiny").run("tiny").chain_table.points
 
 
 @pytest.mark.parametrize("policy", ["three", "levels"])

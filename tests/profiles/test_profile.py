@@ -158,7 +158,7 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path: Path, cut: int) -> None:
         read_profile(file)
 
 
-@pytest.mark.parametrize("kind", ["catch_up", "rest"])
+@pytest.mark.parametrize("kind", ["catch_up", "rest", "chain"])
 def test_a_file_from_before_there_was_a_table_knows_nothing_of_it(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "old.json"
     file.write_text(json.dumps(without(kind)(made().as_dict())))

@@ -98,8 +98,11 @@ def test_what_is_learnt_at_once_is_what_each_round_teaches():
 class KnowsChains(Prices):
     """Prices that know what rounds take whose passes are run ahead."""
 
-    def beside_chain(self, layers):
-        return 0.01 + 0.001 * layers
+    def besides(self, drafted):
+        return 0.5 * drafted
+
+    def chain(self, layers):
+        return 0.01 + 0.021 * layers
 
 
 def served(costs, **told):
@@ -148,7 +151,7 @@ def test_passes_that_are_never_run_ahead_are_not_waited_for():
     class Unseen(KnowsChains):
         fixed = False
 
-        def beside_chain(self, layers):
+        def chain(self, layers):
             return None
 
     policy = served(Unseen(node=0.05, layer=0.02))

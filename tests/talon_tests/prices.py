@@ -46,3 +46,16 @@ class PricesByLength(Costs):
 
     def know(self, drafter: str) -> bool:
         return True
+
+
+class PricesOfChains(PricesByLength):
+    """The same where passes of rounds whose trees are chains are run ahead, and other rounds take `beside` more."""
+
+    def __init__(self, beside: float) -> None:
+        self._beside = beside
+
+    def besides(self, drafted: bool) -> float:
+        return self._beside * drafted
+
+    def chain(self, layers: int) -> float:
+        return 0.001 + 0.002 * layers

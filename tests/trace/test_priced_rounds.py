@@ -40,10 +40,13 @@ class Uneven(Costs):
     def rest(self, rounds: int) -> float | None:
         return None if rounds == 4 else 1 / 41 + rounds / 43
 
+    def chain(self, layers: int) -> float | None:
+        return None if layers == 3 else 1 / 47 + layers / 53
+
 
 LAYERS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), max_size=4)
-DRAFTED = st.tuples(LAYERS, st.integers(1, 6), st.integers(1, 30))
-ROUNDS = st.lists(DRAFTED | st.just(([], 1, 1)), min_size=1, max_size=8)
+DRAFTED = st.tuples(LAYERS, st.integers(1, 6), st.integers(1, 30), st.booleans())
+ROUNDS = st.lists(DRAFTED | st.just(([], 1, 1, False)), min_size=1, max_size=8)
 TEXTS = st.lists(st.tuples(st.integers(1, 60), ROUNDS), min_size=1, max_size=3)
 
 
@@ -60,26 +63,28 @@ def run_together(alone: list[bool], contexts: list[int]) -> dict[int, int]:
 
 @given(TEXTS, st.booleans(), st.booleans())
 def test_each_round_has_the_price_that_it_has_alone_or_in_its_pause(texts: Any, timed: bool, rests: bool) -> None:
-    expected, of, contexts, nodes, new, layers = [], [], [], [], [], []
+    expected, of, contexts, nodes, new, chained, layers = [], [], [], [], [], [], []
     for text, (prompt, rounds) in enumerate(texts):
         untold, context = Untold(prompt), prompt
-        for drafted, size, tokens in rounds:
-            expected.append(priced(Uneven(), drafted, size, context, tokens, untold, timed))
+        for drafted, size, tokens, chain in rounds:
+            expected.append(priced(Uneven(), drafted, size, context, tokens, untold, timed, chain))
             layers += [(len(of), *layer) for layer in drafted]
             of.append(text)
             contexts.append(context)
             nodes.append(size)
             new.append(tokens)
+            chained.append(chain)
             context += tokens
         if rests:
             first, costs = len(expected) - len(rounds), Uneven()
-            alone = [not drafted and size == 1 for drafted, size, _ in rounds]
+            alone = [not drafted and size == 1 for drafted, size, _, _ in rounds]
             for number, count in run_together(alone, contexts[first:]).items():
                 seconds = costs.rest(count)
                 if count > 1 and seconds is not None:
                     expected[first + number]["commit"] = seconds / count
     columns = (np.array(each) for each in (of, [prompt for prompt, _ in texts], contexts, nodes, new))
-    found = Rounds(*columns, np.array(layers, dtype=np.int64).reshape(-1, 3).T).priced(Uneven(), timed, rests)
+    rounds_of_all = Rounds(*columns, np.array(layers, dtype=np.int64).reshape(-1, 3).T, np.array(chained))
+    found = rounds_of_all.priced(Uneven(), timed, rests)
     assert [
         {part: each for part, each in zip(PRICED, own, strict=True) if part in one}
         for own, one in zip(found.tolist(), expected, strict=True)

@@ -35,7 +35,7 @@ from talon_core.tree import TokenTree
 from talon_drafters import Lookahead, Ngram
 from talon_drafters.eagle.network import EagleHead
 from talon_strategies import Talon
-from talon_tests.prices import PricesByLength
+from talon_tests.prices import PricesByLength, PricesOfChains
 from talon_tests.trained_heads import KINDS
 
 DETERMINISTIC = {
@@ -313,6 +313,28 @@ def test_the_rounds_are_those_of_decoding_smollm(
     assert none_pays or any(len(tree) > 1 for tree, _, _ in expected)
     if (drafter, policy) == ("eagle3", "talon"):
         assert len(expected) < 8
+
+
+@pytest.mark.models
+@pytest.mark.slow
+@pytest.mark.parametrize("beside", [0.05, 0.0], ids=["chains", "branches"])
+def test_so_are_those_whose_passes_are_run_ahead(
+    smollm: tuple[Any, Any], shared_target: Any, recorded: Callable[..., Trace], english: Any, beside: float
+) -> None:
+    trace = recorded(smollm, "eagle3", prompts=english, max_new_tokens=40, nodes=48, depth=6)
+    (text,) = trace
+    spec, costs = "talon-cost:depth=6", PricesOfChains(beside)
+    expected = decoded(smollm, trace, text, spec, shared_target, costs)
+    if not shared_target(*smollm, Parts("eagle3", spec, "auto"), costs).engine.parts.chains_on:
+        pytest.skip("no pass is run ahead here")
+    assert replayed(trace, text, spec, costs) == (expected, 0)
+    drafted = [
+        one
+        for one in Replay(trace, costs).text(parse_method(spec, trace, load_registry()), text).rounds
+        if len(one.tree) > 1
+    ]
+    assert all(len(one.tree) == 1 + one.tree.depths.max() for one in drafted) is (beside > 0.0)
+    assert len(drafted) > 5
 
 
 @pytest.mark.models

@@ -34,7 +34,7 @@ from talon_core.tree_arrays import totals
 from talon_strategies import Eagle2, Match, SpecDecPlusPlus, StaticTree, Talon, TalonCost, Taps
 from talon_strategies.cost_aware import CostAware
 from talon_strategies.talon_cost_forests import TalonCostForest
-from talon_tests.prices import PricesByLength
+from talon_tests.prices import PricesByLength, PricesOfChains
 from talon_tests.replayed import same
 
 GROWN_TOGETHER = (
@@ -73,7 +73,9 @@ IN_TURN = ("taps:of=gammatune", "bandit:of=chain[length=2]+talon-cost")
 
 SPECS = (*GROWN_TOGETHER, *PLANNED, *SIDE_BY_SIDE, *IN_TURN)
 ASK_FOR_PRICES = {"caddtree", "bastion", "sps", "bandit", "speckv", "talon-cost", "taps"}
-PRICED: list[tuple[str, Costs | None]] = [(spec, PricesByLength()) for spec in SPECS]
+PRICED: list[tuple[str, Costs | None]] = [
+    (spec, costs) for spec in SPECS for costs in (PricesByLength(), *map(PricesOfChains, (0.02, 0.002)))
+]
 FREE = [(spec, None) for spec in SPECS if spec.partition(":")[0] in ASK_FOR_PRICES]
 """Where it is not told what passes take, only these policies may have other rounds."""
 
