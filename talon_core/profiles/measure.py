@@ -212,7 +212,7 @@ class Measuring:
                 shape = Shape(max(self.wanted.nodes), max(self.wanted.rows), max(self.wanted.widths))
                 self._step(engine, sequences, shape)
             if batch == 1:
-                [*self._run_ahead(engine, sequences, drafter)]  # what has to be made once is made now
+                _ = [*self._run_ahead(engine, sequences, drafter)]  # what has to be made once is made now
             passes.all.clear()
             told: list[tuple[int, float]] = []  # since the drafter was last asked
             rested: list[float] = []  # what each round of a pause took besides its pass
