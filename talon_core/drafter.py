@@ -11,7 +11,7 @@ import numpy as np
 from attrs.validators import ge, lt
 
 from talon_core.candidates import Candidates
-from talon_core.tree import IntArray, TokenTree
+from talon_core.tree import FloatArray, IntArray, TokenTree
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -106,6 +106,22 @@ class Proposed:
 
 
 @attrs.frozen(eq=False)
+class Ahead:
+    """The drafter's part of a round that was run ahead (`Drafter.run_on`).
+
+    Attributes:
+        drafted: tokens of the chain, at most as many as there are layers.
+        logp: natural log-probabilities of the candidates of each layer, best first, at most as many as were asked for,
+            minus infinity for padding, shape `(layers, width)`, float64; those of the chain stand first.
+        seconds: that each layer has taken, at least one.
+    """
+
+    drafted: Sequence[int]
+    logp: FloatArray
+    seconds: Sequence[float]
+
+
+@attrs.frozen(eq=False)
 class Committed:
     """What one round has added to a sequence, as the drafter is told. The arrays are the drafter's own.
 
@@ -159,6 +175,14 @@ class Drafter(ABC):
     def is_ahead(self, slot: int) -> bool:
         """Whether the next round of a text was run ahead, as far as is known before it begins."""
         return False
+
+    def ahead(self, slot: int) -> Ahead | None:
+        """What was run ahead for the next round of a text. Whoever gets it does not ask `propose` in that round.
+
+        Returns:
+            None where nothing was, or what was run does not hold any more.
+        """
+        return None
 
     def run_on(self, slot: int, chains: "Chains", left: int, ends: frozenset[int]) -> float:
         """Run the passes of rounds to come, the target's, too: each has its answer ready when it is asked for.

@@ -13,7 +13,7 @@ from talon_core.choices import Choices
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.defaults import EXACT_RULE
 from talon_core.drawn import Drawn
-from talon_core.tree import IntArray, TokenTree
+from talon_core.tree import FloatArray, IntArray, TokenTree
 
 if TYPE_CHECKING:
     from talon_core.rounds import Round
@@ -181,8 +181,23 @@ class TreePolicy(ABC):
         ahead of them, which takes less time than one by one, as nothing else is done in between. The policy is asked
         for each of these trees all the same, when its round comes, and told what became of it: then it has to do what
         it has said, or what was run was in vain. By default None: nobody knows.
+
+        A policy that also has `chain_came` is not asked for trees that were run ahead.
         """
         return None
+
+    def chain_came(self, logp: FloatArray, nodes: int) -> None:  # noqa: B027 - most say nothing of trees to come
+        """The tree of the round that begins is one of the chains that were said; `observe` will tell what became of it.
+
+        Called in the place of `width`, `grow` and `finish` where the round was run ahead; a policy that overrides it
+        has to mean what `chains` says. Where a round was not run ahead it is asked for its tree, as always.
+
+        Args:
+            logp: natural log-probabilities of the candidates after the root and after each node that was drafted from,
+                best first, at most as many as were asked for, minus infinity for padding, shape `(layers, width)`,
+                float64.
+            nodes: drafted tokens in the tree: the first candidate of each of so many layers, one behind the other.
+        """
 
     def observe(self, round_: "Round") -> None:  # noqa: B027 - likewise
         """Called after each round with its tree, what was accepted and what the parts took, in seconds; a copy.

@@ -389,6 +389,26 @@ def tree_of(tokens: IntArray, parents: IntArray, path_logp: FloatArray, depths: 
     return TokenTree._of(tokens, parents, path_logp, {}, depths)
 
 
+def chain_of(tokens: list[int], logp: FloatArray) -> TokenTree:
+    """A tree in which each node has one child, without draws, of what is known to fit.
+
+    Args:
+        tokens: the root's first.
+        logp: natural log-probability of each drafted token after its parent, shape `(nodes - 1,)`, float64.
+    """
+    nodes = len(tokens)
+    while len(_CHAINS) <= nodes:
+        _CHAINS.append((ints(np.arange(-1, len(_CHAINS) - 1)), ints(np.arange(len(_CHAINS)))))
+    path_logp = np.zeros(nodes)
+    logp.cumsum(out=path_logp[1:])
+    parents, depths = _CHAINS[nodes]
+    return TokenTree._of(ints(np.array(tokens)), parents, floats(path_logp), {}, depths)
+
+
+_CHAINS: list[tuple[IntArray, IntArray]] = []
+"""Parents and depths of the nodes of chains, by how many they are."""
+
+
 def _draws_of(data: Any) -> tuple[int, Drawn]:
     if not isinstance(data, Mapping) or "node" not in data:
         raise ValueError(f"{written(data)}; it must be a dictionary with a node and how its children were drawn")

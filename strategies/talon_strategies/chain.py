@@ -9,6 +9,7 @@ from attrs.validators import ge
 from talon_core.chains import Chains
 from talon_core.forest import Count, Level
 from talon_core.searching import searched
+from talon_core.tree import FloatArray
 from talon_strategies.options import plus_one, whole_number
 from talon_strategies.pooled import Pool, PooledLayers
 
@@ -33,6 +34,9 @@ class Chain(PooledLayers):
     def chains(self) -> Chains:
         everything = (-math.inf,) * self.length
         return Chains(maxsize, 1, everything, everything)
+
+    def chain_came(self, logp: FloatArray, nodes: int) -> None:
+        """Nothing is to be learnt of it."""
 
     def cut(self, layer: int, nodes: Count, pool: Pool) -> tuple[Count, Level]:
         return 1, -math.inf

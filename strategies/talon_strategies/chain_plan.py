@@ -19,7 +19,7 @@ ROUNDS = 12
 WIDTH_OF_CHAINS = 4
 """Candidates that are asked for: those that `Following` remembers, and one. Passes are recorded by it."""
 
-DEEPEST = 8
+DEEPEST = 5
 """Tokens of a chain, at most: with more of them little is left of the likelihood of the whole path."""
 
 UNSEEN = 16
@@ -123,22 +123,15 @@ def planned(
     return Chains(rounds, width, joins, goes_on)
 
 
-def gain_of_branches(following: Following, price: float, layers: int) -> float:
-    """What further candidates beside those of a chain would bring above what they cost, about, in tokens.
+def gain_of_branches(following: Following, price: float) -> float:
+    """What further candidates after the root bring above what they cost, in tokens.
 
     Args:
         following: what followed nodes of the text.
         price: of verifying another node, in tokens.
-        layers: of the chain.
     """
-    unsure, sure = (seen.prob for seen in following.seen)
-    gain, own, reach = 0.0, 1.0, 1.0
-    for _ in range(layers):
-        prob = sure if own >= SURE else unsure
-        gain += float(np.maximum(reach * prob[:, 1:] - price, 0.0).sum()) / len(prob)
-        own = float(prob[:, 0].sum()) / len(prob)
-        reach *= own
-    return gain
+    _, sure = following.seen  # a root is
+    return float(np.maximum(sure.prob[:, 1:] - price, 0.0).sum()) / len(sure.prob)
 
 
 def raw(accepted: float, line: FloatArray) -> float:

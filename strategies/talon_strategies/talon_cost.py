@@ -1,6 +1,7 @@
 """TALON's tree with a price for each node and layer, and no knob."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import attrs
 import numpy as np
@@ -193,7 +194,7 @@ class TalonCost(CostAware, ForestLearner):
         most = min(self.depth, self.budget - 1)
         prices = known.verifying, learnt.asked, learnt.rate
         found = planned(learnt.calibration.line, learnt.following, *prices, most, self.breadth, afford, even)
-        learnt.branching = self.rounds_with_branches(found.depth)
+        learnt.branching = self.rounds_with_branches()
         if learnt.branching:
             learnt.width = self.looked_at()
             self.price_as_chains(False)
@@ -202,24 +203,23 @@ class TalonCost(CostAware, ForestLearner):
             known.stands = max(known.stands, found.rounds)
             learnt.chains = found
 
-    def rounds_with_branches(self, layers: int) -> int:
+    def rounds_with_branches(self) -> int:
         """In how many rounds trees are to have branches: where these bring more than such a round takes longer.
 
-        Args:
-            layers: of a chain.
+        Both of a round with one layer: with each further one there is more of both.
         """
         known, learnt = self.known, self.learnt
         costs, verifying = known.costs, known.verifying
-        ahead, beside = costs.chain(layers), costs.besides(True)
-        if ahead is None or layers + 2 > len(verifying):
+        ahead, beside = costs.chain(1), costs.besides(True)
+        if ahead is None or len(verifying) < 3:
             return 0
-        node = learnt.rate * (verifying.item(layers + 1) - verifying.item(layers))
-        gain = gain_of_branches(learnt.following, node, layers)
-        if gain > 0.0 and not costs.fixed and (beside is None or learnt.others.branched < FEW):
-            learnt.others.branched += 1  # so that it becomes known what such a round takes
-            return 1
+        gain = gain_of_branches(learnt.following, learnt.rate * (verifying.item(2) - verifying.item(1)))
+        if not costs.fixed and (beside is None or learnt.others.branched < FEW):
+            worth_knowing = gain > SHARE
+            learnt.others.branched += worth_knowing  # so that it becomes known what such a round takes
+            return int(worth_knowing)
         layer = (costs.draft(1, self.breadth) or 0.0) + (costs.beside_layer() or 0.0)
-        return ROUNDS if gain > learnt.rate * ((beside or 0.0) + layers * layer - ahead) else 0
+        return ROUNDS if gain > learnt.rate * ((beside or 0.0) + layer - ahead) else 0
 
     def leave_chains(self) -> None:
         """Trees are none from now on."""
@@ -300,12 +300,21 @@ class TalonCost(CostAware, ForestLearner):
         learnt.scores, learnt.own = np.concatenate([learnt.scores, scores]), np.concatenate([learnt.own, own])
         return Growth(joined, frontier=frontier)
 
+    def chain_came(self, logp: FloatArray, nodes: int) -> None:
+        known, learnt = self.known, self.learnt
+        assert learnt.chains is not None
+        known.drafting = [*accumulate([self.layer(1, self.breadth)] * len(logp))]
+        known.nodes = nodes
+        learnt.layers_of_chain = [*self.as_wide(logp, learnt.chains.width)]
+
+    def as_wide(self, logp: FloatArray, width: int) -> FloatArray:
+        """Log-probabilities of candidates with padding where the drafter knows no more, shape `(rows, width)`."""
+        lacking = width - logp.shape[1]
+        return np.pad(logp, ((0, 0), (0, lacking)), constant_values=-np.inf) if lacking > 0 else logp
+
     def grown_chain(self, tree: TokenTree, candidates: Candidates, layer: int, chains: Chains) -> Growth:
         """`grow` where the tree is one of these chains."""
-        logp = candidates.logp[0]
-        if len(logp) < chains.width:  # the drafter knows no more
-            logp = np.pad(logp, (0, chains.width - len(logp)), constant_values=-np.inf)
-        self.learnt.layers_of_chain.append(logp)
+        self.learnt.layers_of_chain += [*self.as_wide(candidates.logp[:1], chains.width)]
         path = candidates.path_logp.item(0)
         self.known.nodes = layer + int(path >= chains.joins[layer])
         if self.known.nodes == layer:

@@ -5,7 +5,10 @@ from collections.abc import Iterable, Mapping
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from talon_core.drafter import FINAL_STATE, Drafter, DrafterSpec, Proposed, Reading
+import numpy as np
+
+from talon_core.drafter import FINAL_STATE, Ahead, Drafter, DrafterSpec, Proposed, Reading
+from talon_core.engine.checked_candidates import LOGP_SLACK
 from talon_core.errors import PluginError, blaming, blaming_bugs, is_whole, naming, of_the_machine, written
 
 if TYPE_CHECKING:
@@ -209,6 +212,38 @@ def checked_resume(drafter: object, given: object, length: int) -> int:
             f"most {length}"
         )
     return int(given)
+
+
+def checked_ahead(drafter: object, given: object, vocab_size: int) -> Ahead | None:
+    """What a drafter says was run ahead, as a new object.
+
+    Raises:
+        PluginError: if it is no `Ahead` of a chain; the message names the drafter.
+    """
+    if given is None:
+        return None
+
+    def fail(what: str) -> PluginError:
+        return PluginError(f"{naming('drafter', drafter)} {what}")
+
+    if not isinstance(given, Ahead):
+        raise fail(f"returned {written(given)} from ahead; it must return an Ahead, or None")
+    with blaming("drafter", drafter, "ahead"):
+        tokens: Any = [*given.drafted]
+        logp: Any = given.logp
+        seconds = [checked_seconds(drafter, each, "ahead") for each in given.seconds]
+    if not isinstance(logp, np.ndarray) or logp.dtype != np.float64 or logp.ndim != 2:
+        raise fail("gave no log-probabilities of candidates from ahead; they must be float64, of shape (layers, width)")
+    if not len(seconds) == len(logp) >= max(len(tokens), 1) or not logp.shape[1]:
+        raise fail(
+            f"gave {len(tokens)} tokens, log-probabilities of shape {logp.shape} and {len(seconds)} times from ahead; "
+            "each layer has a time and candidates, and at most one token"
+        )
+    if not all(is_whole(token) and 0 <= token < vocab_size for token in tokens):
+        raise fail(f"drafted {written(tokens)} ahead; the target's vocabulary has ids 0 to {vocab_size - 1}")
+    if not logp.max() <= LOGP_SLACK or not logp[: len(tokens), 0].min(initial=0.0) > -np.inf:  # NaN if there is one
+        raise fail("gave a candidate a log-probability from ahead that is not a finite number of at most 0")
+    return Ahead(tokens, np.minimum(logp, 0.0), seconds)
 
 
 def checked_proposal(drafter: object, given: object, frontiers: int) -> Proposed:

@@ -1,8 +1,9 @@
 """What a tree policy says of itself, checked: whatever is wrong is an error that names the policy."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
+from talon_core.basics.overriding import overrides
 from talon_core.chains import Chains
 from talon_core.drawn import KINDS, ChildrenKind
 from talon_core.errors import PluginError, blaming, described, is_whole, naming, written
@@ -10,6 +11,7 @@ from talon_core.forest_learner import Together, asked_together
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.source_chooser import SourceChooser
+from talon_core.tree import FloatArray
 
 MOST_NODES = 65_536
 """The largest budget: far beyond what pays, and small enough to compute with."""
@@ -183,6 +185,29 @@ def _checked_chains(policy: TreePolicy) -> Chains | None:
             "where trees to come may be others"
         )
     return given
+
+
+def follower(policy: TreePolicy) -> Callable[[FloatArray, int], None] | None:
+    """What tells a policy of a tree that was run ahead; None for one that has to be asked for it.
+
+    That is one without `chain_came`, and one of which a subclass has changed any other method, and that not.
+    """
+    cls = type(policy)
+    if getattr(cls, "chain_came", None) is TreePolicy.chain_came:
+        return None
+    return None if _is_changed(cls) else partial(_follow, policy)
+
+
+@cache
+def _is_changed(cls: type[TreePolicy]) -> bool:
+    """Whether a subclass has changed any method below the class that has `chain_came`."""
+    methods = [name for name in dir(cls) if not name.startswith("__") and callable(getattr(cls, name))]
+    return overrides(cls, methods, "chain_came")
+
+
+def _follow(policy: TreePolicy, logp: FloatArray, nodes: int) -> None:
+    with blaming("tree policy", policy, "chain_came"):
+        policy.chain_came(logp, nodes)
 
 
 def teller(policy: TreePolicy) -> Callable[[Round], None]:

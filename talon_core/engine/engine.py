@@ -25,6 +25,7 @@ from talon_core.engine.checked_policy import (
     chaining,
     checked_budget,
     checked_growers,
+    follower,
     resting,
     source_of,
     teller,
@@ -398,7 +399,8 @@ class Engine:
                 acceptor = self.parts.acceptors.of(sequence.request, sequence.choices)
                 sequence.growers = checked_growers(policy, self._children)
                 sequence.source = source_of(policy, len(self.parts.sources))
-                sequence.tell, sequence.rests, sequence.said = teller(policy), resting(policy), chaining(policy)
+                sequence.tell, sequence.rests = teller(policy), resting(policy)
+                sequence.said, sequence.follow = chaining(policy), follower(policy)
                 sequence.start(policy, acceptor, device_of(self.parts.target), room, self.now())
                 sequence.read = self._open(seat.slot, sequence, seat.source, seat.length)
 

@@ -14,13 +14,14 @@ from talon_core.engine.drafting import DraftLimits
 from talon_core.engine.sequence_laws import SequenceLaws, Warping, no_law
 from talon_core.engine.token_buffer import TokenBuffer
 from talon_core.engine.walking import walked
+from talon_core.errors import PluginError, naming
 from talon_core.forest_learner import Together
 from talon_core.policy import TreePolicy
 from talon_core.request import INTERRUPTED, Request, Result
 from talon_core.rounds import Round, Stats
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.target import NO_TOKEN, NodeOutputs
-from talon_core.tree import IntArray, TokenTree
+from talon_core.tree import FloatArray, IntArray, TokenTree
 
 if TYPE_CHECKING:
     from torch import Tensor, device
@@ -55,6 +56,7 @@ class Sequence:
         tell: tells its policy what became of a tree, likewise.
         rests: says in how many rounds to come its policy drafts nothing, likewise.
         said: says whether its policy's trees of rounds to come are chains, likewise.
+        follow: tells its policy of a tree that was run ahead, likewise; None where it has to be asked for it.
         policy_choices: the randomness of its policy, which tells nothing of what its rule will draw.
         shared: what an allocator has learnt of its text.
         read: tokens of the prompt that were read; the last one never is, as it is the first root.
@@ -69,6 +71,7 @@ class Sequence:
     tell: Callable[[Round], None]
     rests: Callable[[], int]
     said: Callable[[], Chains | None]
+    follow: Callable[[FloatArray, int], None] | None
     _committed: TokenBuffer  # where rules and stop conditions read its tokens
     _warping: Warping
 
@@ -171,7 +174,15 @@ class Sequence:
 
     def chains(self) -> Chains | None:
         """As `TreePolicy.chains`; None where anything but its tokens may end it, or nothing is drafted any more."""
-        return self.said() if self.ends_by_tokens and self.deepest > 0 else None
+        chains = self.said() if self.ends_by_tokens and self.deepest > 0 else None
+        if chains is not None and self.follow is not None:
+            budget, _ = checked_budgets(self.policy, self._budgets)
+            if chains.depth >= budget:
+                raise PluginError(
+                    f"{naming('tree policy', self.policy)} said chains of {chains.depth} drafted tokens, and with its "
+                    f"root a tree has one node more; its budget is {budget}"
+                )
+        return chains
 
     def limits(self, vocab_size: int, max_depth: int | None) -> DraftLimits:
         """What bounds its next tree besides its policy: nothing at all is drafted where it is over."""

@@ -8,10 +8,16 @@ from typing import Any
 import attrs
 
 from talon_core.costs import Costs, MeasuredCosts
-from talon_core.drafter import Committed, Drafter, DrafterSpec
+from talon_core.drafter import Ahead, Committed, Drafter, DrafterSpec
 from talon_core.engine.acceptors import Acceptors, Offered
 from talon_core.engine.ahead.preparer import NOTHING_PREPARED, DrafterPreparations, Preparer
-from talon_core.engine.checked_drafter import checked_depth, checked_rows, checked_seconds, checked_sources
+from talon_core.engine.checked_drafter import (
+    checked_ahead,
+    checked_depth,
+    checked_rows,
+    checked_seconds,
+    checked_sources,
+)
 from talon_core.engine.clock import RoundClock
 from talon_core.engine.devices import wait_for_target
 from talon_core.engine.drafting import Drafted, Wanted, draft_trees
@@ -23,10 +29,10 @@ from talon_core.engine.sharing import Sharing
 from talon_core.engine.spans import SlotSpans
 from talon_core.errors import blaming
 from talon_core.inquiry import Inquirer
-from talon_core.rounds import Round
+from talon_core.rounds import Round, Span
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.target import Target
-from talon_core.tree import IntArray, TokenTree, read_only
+from talon_core.tree import IntArray, TokenTree, chain_of, read_only
 
 
 class RoundParts:
@@ -126,6 +132,7 @@ class Stages:
         self._sharing = sharing
         self._clock = clock
         self._spans = SlotSpans(sequences, clock)
+        self._ahead: Ahead | None = None  # what was run ahead for this round, if its policy need not be asked
         self._verified: list[TokenTree] = []  # all that were in the pass, with what was added to them
 
     def prepare(self, nodes: int) -> None:
@@ -187,6 +194,7 @@ class Stages:
             with parts.blaming("is_ahead"):
                 ahead = parts.drafter.is_ahead(slot)
             if ahead:
+                self._take(slot, one)
                 return
             ends = self._offered({slot: TokenTree.root(one.root)}).greedy.get(slot)
             chains = None if ends is None or one.root in ends else one.chains()
@@ -196,8 +204,36 @@ class Stages:
                 spent = parts.drafter.run_on(slot, chains, one.deepest + 1, ends)
             if spent != 0.0:
                 self._clock.ran_ahead(checked_seconds(parts.named, spent, "run_on"))
+                self._take(slot, one)
+
+    def _take(self, slot: int, one: Sequence) -> None:
+        """Take what was run ahead for this round, where the policy need not be asked for its tree."""
+        if one.follow is not None:
+            with self._parts.blaming("ahead"):
+                ahead = self._parts.drafter.ahead(slot)
+            self._ahead = checked_ahead(self._parts.named, ahead, self._parts.target.vocab_size)
+
+    def _drafted_ahead(self, ahead: Ahead) -> dict[int, Drafted]:
+        """The tree that was run ahead, and what its layers took."""
+        ((slot, one),), now = self._sequences.items(), self._clock
+        spans = []
+        for layer, seconds in enumerate(ahead.seconds):
+            start = now()
+            now.goes_on(seconds)
+            spans.append(Span("draft", start, now(), "layer", layer))
+        one.drafted_at = one.length
+        with self._faults.of([slot]):
+            assert one.follow is not None
+            start, nodes = now(), len(ahead.drafted)
+            tree = chain_of([one.root, *ahead.drafted], ahead.logp[:nodes, 0])
+            one.follow(ahead.logp, nodes)
+            spans.append(Span("policy", start, now(), "grow", len(ahead.seconds) - 1))
+            return {slot: Drafted(tree, tree, len(ahead.seconds), tuple(spans))}
+        return {}
 
     def _draft(self) -> dict[int, Drafted]:
+        if self._ahead is not None:
+            return self._drafted_ahead(self._ahead)
         parts = self._parts
         wanted: list[Wanted] = []
         with self._faults.of(self._sequences):

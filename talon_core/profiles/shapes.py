@@ -12,9 +12,9 @@ from talon_core.candidates import Candidates
 from talon_core.chains import Chains
 from talon_core.choices import Choices
 from talon_core.costs import MeasuredCosts
-from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed, Reading
+from talon_core.drafter import Ahead, Committed, Drafter, Frontier, Part, Proposed, Reading
 from talon_core.policy import Growth, TreePolicy
-from talon_core.tree import IntArray, TokenTree
+from talon_core.tree import FloatArray, IntArray, TokenTree
 
 LAYERS = 3
 """Layers of each tree after the first: each is timed."""
@@ -92,6 +92,9 @@ class Shaped(TreePolicy):
             return None
         everything = (-inf,) * (shape.nodes - 1)
         return Chains(shape.chains, shape.width, everything, everything)
+
+    def chain_came(self, logp: FloatArray, nodes: int) -> None:
+        """What was said is what is measured."""
 
     def finish(self, tree: TokenTree) -> TokenTree:
         return tree.keep(np.arange(min(self.shape.nodes, len(tree))))
@@ -181,6 +184,9 @@ class Full(Drafter):
 
     def is_ahead(self, slot: int) -> bool:
         return self._inner.is_ahead(slot)
+
+    def ahead(self, slot: int) -> Ahead | None:
+        return self._inner.ahead(slot)
 
     def run_on(self, slot: int, chains: Chains, left: int, ends: frozenset[int]) -> float:
         self.ran.append(self._inner.run_on(slot, chains, left, ends))

@@ -302,6 +302,34 @@ class ChainRounds:
         state = _after(ran.state, ran.found.rounds[: ran.taken])
         return given and pending == before and self._state(ran.slot) == state
 
+    def take(
+        self, slot: int, pending: list[int], features: Sequence[Tensor]
+    ) -> tuple[ChainRecord, Tensor, float] | None:
+        """All layers of the next round of a text, if it was run ahead; otherwise nothing is ready any more.
+
+        Args:
+            slot: of the text.
+            pending: as for `run`.
+            features: likewise, in parts.
+
+        Returns:
+            The round; what the drafter has found for its layers, shape `(layers, 2 * width)`; and by how much passes
+            took longer than they say.
+        """
+        ran = self._ran
+        if ran is None:
+            return None
+        round_ = ran.next
+        if round_ is None or ran.slot != slot or ran.layers or not self._is_begun(ran, round_, pending, features):
+            self.forget()
+            return None
+        if not round_.layers:
+            return None
+        cache = self._drafter.cache
+        cache.restage({slot: len(pending)}, cache.passes)
+        ran.layers = round_.layers
+        return round_, ran.found.numbers[ran.taken, : round_.layers], ran.scale
+
     def walk(self, trees: Mapping[int, TokenTree], ends: frozenset[int]) -> ReadyWalk | None:
         """What the target has found for a round, if that was run ahead; otherwise nothing is ready any more.
 

@@ -10,10 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talon_core.candidates import Candidates
+from talon_core.chains import Chains
 from talon_core.choices import Choices, SeededChoices
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drawn import Drawn
-from talon_core.engine.checked_policy import begun, checked_budget, checked_kind, resting, source_of
+from talon_core.engine.checked_policy import (
+    begun,
+    chaining,
+    checked_budget,
+    checked_kind,
+    follower,
+    resting,
+    source_of,
+)
 from talon_core.engine.drafting import Drafted, DraftLimits, Wanted, draft_tree, draft_trees
 from talon_core.engine.faults import Faults
 from talon_core.engine.growing_slots import GrowingSlots
@@ -27,7 +36,7 @@ from talon_core.rounds import Round, Span
 from talon_core.testing.claims import check_class, is_name, made, require, steady, unexplained
 from talon_core.testing.hostile import AnyDrafter, hostile_drafters
 from talon_core.testing.strategies import draft_limits, table_drafters
-from talon_core.tree import IntArray, TokenTree
+from talon_core.tree import FloatArray, IntArray, TokenTree
 
 
 @attrs.frozen
@@ -120,6 +129,12 @@ class _Fixed(Costs):
     def draft(self, rows: int, width: int) -> float:
         return 0.01 * self.layer * (1.0 + 0.1 * (rows - 1))
 
+    def besides(self, drafted: bool) -> float:
+        return 0.005 * drafted
+
+    def chain(self, layers: int) -> float:
+        return 0.01 * self.layer * layers
+
 
 _PRICES = st.sampled_from([0.05, 0.0, 0.01, 0.3])
 _COSTS = st.builds(MeasuredCosts) | st.builds(_measured) | st.builds(_Fixed, _PRICES, _PRICES)
@@ -143,8 +158,9 @@ def check_tree_policy(make: Callable[[], TreePolicy], *, max_examples: int = 100
     in which nothing, something or all was accepted, in times of any size. Each tree must keep the budgets, be a part of
     what was drafted, and come out the same when it is drafted again with the same choices, what is said of its draws
     included. A policy that grows forests must grow the same trees in them, of texts of several lengths; one that can be
-    asked together with those of other texts must choose the same as by itself, round after round; and one that plans
-    must draft those that it plans. A sequence after others, and beside others, must get the trees that it gets
+    asked together with those of other texts must choose the same as by itself, round after round; one that plans must
+    draft those that it plans; and one that says chains, and need not be asked for them, must draft these where it is
+    asked, and learn the same. A sequence after others, and beside others, must get the trees that it gets
     alone: what a policy remembers of a text is in what `begin` returns, where each field with a factory is made anew.
     That is a policy of the same `children`, for prompts of any length and any temperature, whether what passes cost is
     not known, was measured, or never changes.
@@ -186,6 +202,7 @@ def _check_rounds(make: Callable[[], TreePolicy], drafters: st.SearchStrategy[An
         _check_sequence(served, twin, drafter, first, limits, seed)
         _check_forest(make, sequence, drafter, [told.root for told in first + second], limits)
         _check_learners(make, sequence, drafter, first + second, limits)
+        _check_chains(make, attrs.evolve(sequence, temperature=0.0, runs_on=True), drafter, first + second, limits)
         _check_plans(_begun(make(), sequence), _begun(make(), sequence), drafter, first + second, limits)
         _check_memory(lambda of: _begun(of, sequence), policy, make(), drafter, second, limits, seed)
 
@@ -274,6 +291,63 @@ def _check_forest(
             "grows another tree in a forest than by itself; widths, grow_forest and finish_forest must lead to the "
             "same trees as width, grow and finish",
         )
+
+
+@attrs.frozen
+class _Said(TreePolicy):
+    """Draws one of the chains that were said.
+
+    Attributes:
+        said: which.
+        offered: the log-probabilities of what was offered, layer by layer.
+    """
+
+    name = "said"
+    said: Chains
+    offered: list[FloatArray] = attrs.field(factory=list, init=False, eq=False)
+
+    @property
+    def budget(self) -> int:  # type: ignore[override]
+        return self.said.depth + 1
+
+    def width(self, tree: TokenTree) -> int:
+        return self.said.width
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        depth, path = len(tree) - 1, candidates.path_logp.item(0)
+        self.offered.append(candidates.logp[0])
+        joins = path >= self.said.joins[depth] and path > -np.inf
+        goes_on = joins and depth + 1 < self.said.depth and path >= self.said.goes_on[depth]
+        return Growth(np.arange(int(joins)), None if goes_on else np.arange(0))
+
+
+def _check_chains(
+    make: Callable[[], TreePolicy], sequence: SequenceInfo, drafter: AnyDrafter, rounds: list[Told], limits: DraftLimits
+) -> None:
+    """Ask one of two equal policies for its trees, and give the other those that it has said."""
+    asked, given = _begun(make(), sequence), _begun(make(), sequence)
+    follow, context = follower(given), sequence.prompt_length
+    if follow is None:
+        return
+    for told in rounds:
+        chains, same = chaining(asked)(), chaining(given)()
+        _require(
+            chains == same, asked, "says other chains than an equal policy that was given those that both have said"
+        )
+        drafted = draft_tree(asked, drafter, told.root, limits, SeededChoices(0))
+        if chains is None:
+            draft_tree(given, drafter, told.root, limits, SeededChoices(0))
+        else:
+            said = _Said(chains)
+            own = draft_tree(said, drafter, told.root, limits, SeededChoices(0))
+            _require(_same(drafted, own), asked, "drafts another tree than the chain that it has said")
+            if said.offered:
+                widest = max(map(len, said.offered))
+                rows = [np.pad(row, (0, widest - len(row)), constant_values=-np.inf) for row in said.offered]
+                follow(np.array(rows), len(own.tree) - 1)
+        for policy in (asked, given):
+            _observe(policy, told.of(drafted, context))
+        context += len(told.of(drafted).tokens)
 
 
 TEXTS = 3

@@ -14,6 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from talon_core.chains import Chains
 from talon_core.decoding.loading import decoder_for_model
+from talon_core.drafter import Ahead
 from talon_core.errors import PluginError
 from talon_core.plugins.parts import Parts
 from talon_core.policy import Growth, TreePolicy
@@ -25,6 +26,7 @@ from talon_core.tree import TokenTree
 from talon_drafters.eagle.network import EagleHead
 from talon_drafters.heads.feature_drafter import FeatureDrafter
 from talon_kernels.recorded.chains import MOST_DRAFTED, PassFields, RoundsFields
+from talon_strategies import Chain
 from talon_tests.shared_targets import SharedTargets
 from talon_tests.tiny_models import tiny_model
 from talon_tests.trained_heads import trainings
@@ -346,6 +348,119 @@ def test_a_policy_that_does_not_do_what_it_said_gets_what_it_gets_without(
     assert decode() == expected
     assert True in came
     assert False in came
+
+
+# A policy that need not be asked
+
+
+@attrs.frozen
+class Follows(Levels):
+    """Notes what came, and in which rounds it was asked."""
+
+    name = "follows"
+    came: list[tuple[list[list[float]], int]] = attrs.field(default=None, eq=False)
+    asked: list[list[float]] = attrs.field(default=None, eq=False)
+
+    def chain_came(self, logp, nodes):
+        self.came.append((logp.tolist(), nodes))
+
+    def grow(self, tree, candidates, choices):
+        if self.asked is not None:
+            self.asked.append(candidates.logp[0].tolist())
+        return Levels.grow(self, tree, candidates, choices)
+
+
+@pytest.mark.parametrize("wide", [1, 4, 40])
+@pytest.mark.parametrize("drafter", ["eagle3", "eagle"])
+def test_a_policy_that_need_not_be_asked_is_told_what_it_would_be_shown(
+    library, specs, came, monkeypatch, drafter, wide
+):
+    policy = Follows(quantiles(specs[drafter], 0.3), quantiles(specs[drafter], 0.5), wide, [], [])
+    decoder = warmed(specs[drafter], policy)
+
+    def decode():
+        policy.came.clear()
+        policy.asked.clear()
+        return told(decoder.generate(PROMPT, max_new_tokens=NEW))
+
+    expected = one_by_one(monkeypatch, decode)
+    shown = [*policy.asked]
+    assert not policy.came
+    came.clear()
+    assert decode() == expected
+    assert sum(came) > 0.8 * len(expected[1])
+    assert len(policy.came) > 0.8 * len(expected[1])
+    assert len(policy.asked) < 0.2 * len(shown)
+    layers = [row for logp, _ in policy.came for row in logp]
+    assert all(layer in shown for layer in layers)
+    assert {nodes for _, nodes in policy.came} == {0, 1, 2, 3}
+
+
+def test_a_subclass_that_grows_otherwise_is_asked(library, specs, came, monkeypatch):
+    @attrs.frozen
+    class First(Chain):
+        """The first token alone."""
+
+        def cut(self, layer, nodes, pool):
+            return int(layer == 0), -math.inf
+
+    decoder = warmed(specs["eagle3"], First(3))
+    expected = one_by_one(monkeypatch, lambda: told(decoder.generate(PROMPT, max_new_tokens=NEW)))
+    assert told(decoder.generate(PROMPT, max_new_tokens=NEW)) == expected
+    assert {len(tokens) for tokens, *_ in expected[1][:-1]} == {2}
+
+
+def test_chains_longer_than_the_budget_are_named(library, specs):
+    @attrs.frozen
+    class Long(Follows):
+        name = "long"
+        budget: int = attrs.field(init=False, default=3)
+
+    everything = (-math.inf,) * 3
+    with pytest.raises(PluginError, match=r"tree policy 'long'.* said chains of 3 drafted tokens, .* its budget is 3"):
+        warmed(specs["eagle3"], Long(everything, everything))
+
+
+def test_a_policy_that_fails_when_a_chain_came_is_named(library, specs):
+    @attrs.frozen
+    class Fails(Follows):
+        name = "fails"
+
+        def chain_came(self, logp, nodes):
+            raise ValueError("no such chain")
+
+    everything = (-math.inf,) * 3
+    with pytest.raises(PluginError, match=r"tree policy 'fails'.* raised ValueError in chain_came: no such chain"):
+        warmed(specs["eagle3"], Fails(everything, everything))
+
+
+FINE = Ahead([3, 40], np.zeros((2, 1)), [0.1, 0.1])
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (3, "returned 3 from ahead; it must return an Ahead, or None"),
+        (attrs.evolve(FINE, seconds=[0.1]), "each layer has a time and candidates"),
+        (attrs.evolve(FINE, drafted=[3, 40, 41]), "each layer has a time and candidates"),
+        (attrs.evolve(FINE, drafted=[], logp=np.zeros((0, 1)), seconds=[]), "each layer has a time and candidates"),
+        (attrs.evolve(FINE, seconds=[0.1, math.nan]), "says in ahead that nan seconds were spent"),
+        (attrs.evolve(FINE, logp=np.zeros(2)), "gave no log-probabilities of candidates from ahead"),
+        (attrs.evolve(FINE, logp=[[0.0], [0.0]]), "gave no log-probabilities of candidates from ahead"),
+        (attrs.evolve(FINE, logp=np.array([[0.0], [np.nan]])), "not a finite number of at most 0"),
+        (attrs.evolve(FINE, logp=np.array([[0.0], [0.5]])), "not a finite number of at most 0"),
+        (attrs.evolve(FINE, logp=np.array([[0.0], [-np.inf]])), "not a finite number of at most 0"),
+        (attrs.evolve(FINE, drafted=[3, VOCAB]), r"drafted \[3, 512\] ahead; the target's vocabulary has ids 0 to 511"),
+        (attrs.evolve(FINE, drafted=[3, -1]), "ahead; the target's vocabulary has ids 0 to 511"),
+        (attrs.evolve(FINE, drafted=[3, "a"]), "ahead; the target's vocabulary has ids 0 to 511"),
+        (attrs.evolve(FINE, drafted=3), "raised TypeError in ahead"),
+    ],
+)
+def test_a_drafter_that_has_nonsense_ready_is_named(library, specs, monkeypatch, said, why):
+    decoder = warmed_three(specs["eagle3"])
+    monkeypatch.setattr(FeatureDrafter, "ahead", lambda *_: said)
+    with pytest.raises(PluginError, match=f"drafter .*{why}"):
+        decoder.generate(PROMPT, max_new_tokens=NEW)
 
 
 # What else may come between

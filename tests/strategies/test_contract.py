@@ -1,6 +1,7 @@
 """The contract that every policy's tests call: what it lets through and what it refuses."""
 
 import itertools
+import math
 from typing import Any
 
 import attrs
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from talon_core.chains import Chains
 from talon_core.errors import PluginError
 from talon_core.forest_grower import ForestGrowth
 from talon_core.forest_learner import ForestLearner, LearningForest, forest_learner, forest_learners
@@ -218,6 +220,45 @@ def test_hooks_are_names_of_methods(monkeypatch, hooks):
     monkeypatch.setattr(Chain, "hooks", hooks)
     with pytest.raises(AssertionError, match=r"'chain' .* has hooks .*; it must be a tuple of the names of its"):
         check_tree_policy(lambda: Chain(2))
+
+
+TWO = Chains(9, 1, (-math.inf, -math.inf), (-math.inf, -math.inf))
+
+
+@attrs.frozen
+class SaysAnother(Chain):
+    """Draws a chain of two, whatever it says; and learns of its trees only where it is asked for them."""
+
+    name = "says-another"
+    said: Chains = TWO
+    asked: list[int] = attrs.field(factory=list, init=False, eq=False)
+
+    def chains(self):
+        return self.said if len(self.asked) % 2 == 0 else None
+
+    def chain_came(self, logp, nodes):
+        self.asked.append(nodes)
+
+
+@pytest.mark.parametrize(
+    "chains",
+    [
+        Chains(9, 1, (-math.inf,), (-math.inf,)),
+        Chains(9, 2, (-0.1, -math.inf), (-math.inf, -math.inf)),
+        Chains(9, 1, (-math.inf, -math.inf), (-0.1, -math.inf)),
+    ],
+    ids=["shorter", "joins", "goes on"],
+)
+def test_a_policy_that_draws_other_chains_than_it_says_is_refused(chains):
+    with pytest.raises(AssertionError, match=r"'says-another' .* drafts another tree than the chain that it has said"):
+        check_tree_policy(lambda: SaysAnother(2, said=chains))
+
+
+def test_a_policy_that_learns_other_things_of_chains_that_came_is_refused():
+    with pytest.raises(
+        AssertionError, match=r"'says-another' .* says other chains than an equal policy that was given"
+    ):
+        check_tree_policy(lambda: SaysAnother(2))
 
 
 @attrs.frozen

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from talon_core.candidates import Candidates
 from talon_core.chains import Chains
-from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed, Reading
+from talon_core.drafter import Ahead, Committed, Drafter, Frontier, Part, Proposed, Reading
 from talon_core.runtime.best import Best, Vocabulary, few_widths, last_rows
 from talon_core.runtime.catching_up import timed_reading
 from talon_core.runtime.chain_rounds import ChainRounds, Kinds
@@ -43,6 +43,8 @@ class _Slot(StagedSlot):
         read: how many tokens of the prompt the target has read.
         last_read: the features of the last of them, as `features` has them.
         answered: frontiers of the round whose answers were ready, as its passes were run ahead.
+        came: whether all layers of the round were taken at once that was run ahead.
+        width: candidates that are wanted in rounds that are run ahead.
         round: in which it was staged, as the drafter counts them.
     """
 
@@ -54,11 +56,13 @@ class _Slot(StagedSlot):
         self.read = 0
         self.last_read: list[Tensor] = []
         self.answered: list[Frontier] = []
+        self.came = False
+        self.width = 1
         self.round = 0
 
     def restart(self, pending: list[int]) -> None:
         super().restart(pending)
-        self.answered = []
+        self.answered, self.came = [], False
         self._fresh = True
 
     def sources(self, count: int) -> IntArray:
@@ -229,6 +233,16 @@ class FeatureDrafter(Drafter):
     def is_ahead(self, slot: int) -> bool:
         return self._chained is not None and self._chained.ready(slot)
 
+    def ahead(self, slot: int) -> Ahead | None:
+        own = self._slots[slot]
+        found = None if self._chained is None else self._chained.take(slot, own.pending, own.features)
+        if found is None:
+            return None
+        round_, numbers, scale = found
+        own.came = True
+        logp = numbers.numpy()[:, numbers.shape[1] // 2 :][:, : own.width].astype(np.float64)
+        return Ahead(round_.drafted, logp, [seconds * scale for seconds in round_.seconds[:-1]])
+
     @torch.inference_mode()
     def run_on(self, slot: int, chains: Chains, left: int, ends: frozenset[int]) -> float:
         own = self._slots[slot]
@@ -243,7 +257,7 @@ class FeatureDrafter(Drafter):
         self._rows.reserve(max(len(own.pending), chains.depth + 1) + chains.depth)
         for table in (self._given, self._rows):
             table.clear()
-        width = few_widths(chains.width)
+        own.width, width = chains.width, few_widths(chains.width)
         kinds = Kinds((width, True), (width, False), self._given.table, self._vocabulary.ids)
         chains = attrs.evolve(chains, width=width)
         return self._chained.run(slot, kinds, own.pending, own.features[0], chains, left, ends)
@@ -354,7 +368,7 @@ class FeatureDrafter(Drafter):
             own = self._slots[slot]
             assert one.features is not None
             features = one.features if len(one.features) == len(one.tokens) else one.features[: len(one.tokens)]
-            if own.answered:  # what was run ahead stands in the cache
+            if own.answered or own.came:  # what was run ahead stands in the cache
                 self._cache.committed({slot: len(own.pending)})
                 own.restart(one.tokens.tolist())
                 own.features = [features]
