@@ -4,7 +4,8 @@
 
 The profile must be of this machine, and of the trace's model and drafter; with `--other-machine` any is taken.
 
-The texts of a trace are decoded again, all methods of one text after each other, all of it `--repetitions` times, and
+Policies that ask what passes take are told what the profile says, as in a replay; by default they would be told what is
+measured while one decodes. The texts of a trace are decoded again, all methods of one text after each other, all of it `--repetitions` times, and
 the median of what each took is put beside what was predicted. Nothing else should run meanwhile.
 """
 
@@ -45,7 +46,7 @@ def compared(trace: Trace, profile: Any, specs: list[str], model: tuple[Any, Any
     """For each method and set: new tokens, seconds as predicted and as measured, and by how much they differ."""
     replay, methods = Replay(trace, profile), parse_methods(specs, trace, load_registry())
     drafter = trace["drafter"]["spec"]
-    decoders = {one.name: decoder_for_model(*model, Parts(drafter, one.policy, one.rule)) for one in methods}
+    decoders = {one.name: decoder_for_model(*model, Parts(drafter, one.policy, one.rule), profile) for one in methods}
     texts = [*trace]
     for decoder in decoders.values():
         for _ in range(WARM_UP):
