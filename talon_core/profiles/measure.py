@@ -75,7 +75,7 @@ class ProfilePlan:
 
     def pauses(self) -> list[Shape]:
         """Behind the rounds of a repetition: a round with a draft after each of `PAUSES`."""
-        drafted = Shape(1, self.rows[0], self.widths[0])
+        drafted = Shape(1, self.rows[0], self.widths[0], layers=1)
         rests = [[Shape(drafts=False, rests=left) for left in range(pause - 1, -1, -1)] for pause in PAUSES]
         return [shape for pause in rests for shape in (*pause, drafted)]
 
@@ -162,6 +162,7 @@ class Measuring:
         self._noted = _Noted()
         self._passes: dict[int, list[tuple[int, int, int, float]]] = defaultdict(list)  # by context at the beginning
         self._tells: list[tuple[int, int, float]] = []  # tokens, width and seconds of a `tell` and the layer after it
+        self._left: list[tuple[int, int, float]] = []  # of a round with a draft: layers, tokens, and what is left
         self._chains: list[tuple[int, int, float]] = []  # layers, context, and seconds of a round that was run ahead
 
     def run(self, name: str, report: Callable[[int, int], None] = lambda done, all_: None) -> Profile:
@@ -188,10 +189,13 @@ class Measuring:
                 noted.add("verify", (nodes, middle, batch), seconds)
         if self._spec is None:
             noted.times["draft"].clear()
-        layer = noted.table("draft").fit
+        layer, each = noted.table("draft").fit, self._beside_layer()
         if layer is not None:
             for tokens, width, seconds in self._tells:
                 noted.add("tell", (tokens,), seconds - layer.at(1, width))
+        noted.times["draft"] = {size: [took + each for took in times] for size, times in noted.times["draft"].items()}
+        for layers, tokens, seconds in self._left:
+            noted.add("commit", (tokens,), seconds - layers * each)
         verify = noted.table("verify").at
         for layers, context, seconds in self._chains:
             noted.add("chain", (layers,), seconds - (verify(1 + layers, context, 1) or 0.0))
@@ -231,7 +235,7 @@ class Measuring:
                             told = []
                         told.append(_told_in(rounds[0]))
                         if shape.drafts:
-                            self._commit(rounds[0], seconds)
+                            self._commit(rounds[0], seconds, len(drafter.layers))
                             continue
                         rested.append(seconds - told[-1][1] - rounds[0].verify_seconds)
                         if not shape.rests:
@@ -297,10 +301,20 @@ class Measuring:
             _, width, took = drafter.layers[0]
             self._tells.append((tokens, width, seconds + took))
 
-    def _commit(self, one: Round, seconds: float) -> None:
-        """Note what is left of a step."""
+    def _commit(self, one: Round, seconds: float, layers: int) -> None:
+        """Note what is left of a step in which so many layers were drafted."""
         spans = sum(span.seconds for span in one.spans)
-        self._noted.add("commit", (len(one.tokens),), one.commit_seconds + seconds - spans)
+        self._left.append((layers, len(one.tokens), one.commit_seconds + seconds - spans))
+
+    def _beside_layer(self) -> float:
+        """What the engine takes for a layer besides the drafter: by how much more is left where more are drafted."""
+        by_layers: dict[int, list[float]] = defaultdict(list)
+        for layers, _, seconds in self._left:
+            by_layers[layers].append(seconds)
+        if len(by_layers) < 2:
+            return 0.0
+        few, many = min(by_layers), max(by_layers)
+        return max(0.0, (median(by_layers[many]) - median(by_layers[few])) / (many - few))
 
 
 def _told_in(one: Round) -> tuple[int, float]:

@@ -33,6 +33,7 @@ class Shape:
         nodes: of each tree that is verified, the root included.
         rows: of each layer of the drafter after the first, for each tree.
         width: candidates of each.
+        layers: how many are drafted, where anything is.
         drafts: whether anything is drafted; without it only the root is verified.
         rests: in how many rounds behind it nothing is drafted either.
         chains: in how many rounds, this one among them, the tree is a chain of `nodes`; 0 where it is none.
@@ -41,6 +42,7 @@ class Shape:
     nodes: int = 1
     rows: int = 1
     width: int = 1
+    layers: int = LAYERS + 1
     drafts: bool = True
     rests: int = 0
     chains: int = 0
@@ -80,7 +82,7 @@ class Shaped(TreePolicy):
         if shape.chains:
             return Growth(candidates.best(1), None if above + 2 < shape.nodes else NO_NODES)
         chosen = candidates.best(shape.first if above == 0 else shape.rows * shape.width)
-        rows = 0 if above == LAYERS else min(shape.rows, len(chosen))
+        rows = 0 if above + 1 == shape.layers else min(shape.rows, len(chosen))
         return Growth(chosen, np.arange(len(tree), len(tree) + rows))
 
     def rests(self) -> int:

@@ -5,7 +5,9 @@
 The profile must be of this machine, and of the trace's model and drafter; with `--other-machine` any is taken.
 
 Policies that ask what passes take are told what the profile says, as in a replay; by default they would be told what is
-measured while one decodes. The texts of a trace are decoded again, all methods of one text after each other, all of it `--repetitions` times, and
+measured while one decodes.
+
+The texts of a trace are decoded again, all methods of one text after each other, all of it `--repetitions` times, and
 the median of what each took is put beside what was predicted. Nothing else should run meanwhile.
 """
 
