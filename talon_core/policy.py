@@ -178,11 +178,12 @@ class TreePolicy(ABC):
         """That the trees of the next round, and of some behind it, are chains, whatever they bring; None if not.
 
         Asked before a round is drafted, in which no other sequence takes part. Passes of such rounds may be run
-        ahead of them, which takes less time than one by one, as nothing else is done in between. The policy is asked
-        for each of these trees all the same, when its round comes, and told what became of it: then it has to do what
-        it has said, or what was run was in vain. By default None: nobody knows.
+        ahead of them, which takes less time than one by one, as nothing else is done in between. When such a round
+        comes the policy is asked for its tree all the same, and told what became of it: then it has to do what it has
+        said, or what was run was in vain. By default None: nobody knows.
 
-        A policy that also has `chain_came` is not asked for trees that were run ahead.
+        A policy that also has `chain_came` is not asked for trees that were run ahead. What it says has to fit its
+        budget, with the root.
         """
         return None
 

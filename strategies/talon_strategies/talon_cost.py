@@ -189,19 +189,21 @@ class TalonCost(CostAware, ForestLearner):
         """Decide on the chains of this round and those behind it, or on trees; prices stand as long as these do."""
         learnt, known = self.learnt, self.known
         learnt.rate = self.rate(1.0 / known.plain)
-        even = known.plain * (1.0 + SHARE)
-        afford = known.plain * learnt.credit - learnt.catching_up
-        most = min(self.depth, self.budget - 1)
-        prices = known.verifying, learnt.asked, learnt.rate
-        found = planned(learnt.calibration.line, learnt.following, *prices, most, self.breadth, afford, even)
         learnt.branching = self.rounds_with_branches()
         if learnt.branching:
             learnt.width = self.looked_at()
             self.price_as_chains(False)
             learnt.wanted = self.paid_for(self.breadth)
-        else:
-            known.stands = max(known.stands, found.rounds)
-            learnt.chains = found
+            if not learnt.wanted:
+                learnt.branching = 0
+            learnt.others.branched += learnt.branching == 1
+            return
+        even = known.plain * (1.0 + SHARE)
+        afford = known.plain * learnt.credit - learnt.catching_up
+        most = min(self.depth, self.budget - 1)
+        prices = known.verifying, learnt.asked, learnt.rate
+        learnt.chains = planned(learnt.calibration.line, learnt.following, *prices, most, self.breadth, afford, even)
+        known.stands = max(known.stands, learnt.chains.rounds)
 
     def rounds_with_branches(self) -> int:
         """In how many rounds trees are to have branches: where these bring more than such a round takes longer.
@@ -215,9 +217,7 @@ class TalonCost(CostAware, ForestLearner):
             return 0
         gain = gain_of_branches(learnt.following, learnt.rate * (verifying.item(2) - verifying.item(1)))
         if not costs.fixed and (beside is None or learnt.others.branched < FEW):
-            worth_knowing = gain > SHARE
-            learnt.others.branched += worth_knowing  # so that it becomes known what such a round takes
-            return int(worth_knowing)
+            return int(gain > SHARE)  # so that it becomes known what such a round takes
         layer = (costs.draft(1, self.breadth) or 0.0) + (costs.beside_layer() or 0.0)
         return ROUNDS if gain > learnt.rate * ((beside or 0.0) + layer - ahead) else 0
 
@@ -360,7 +360,7 @@ class TalonCost(CostAware, ForestLearner):
             return tree
         return tree.keep((-self.learnt.scores).argsort(kind="stable")[: 1 + self.known.nodes])
 
-    def ahead(self, costs: Costs) -> tuple[float, float] | None:
+    def prices_ahead(self, costs: Costs) -> tuple[float, float] | None:
         """What a round takes besides the target's pass and its layers, and a layer, where passes are run ahead.
 
         None where rounds are none of those, and while nothing is known of them.
@@ -368,10 +368,13 @@ class TalonCost(CostAware, ForestLearner):
         if not self.learnt.chained:
             return None
         one, two = costs.chain(1), costs.chain(2)
-        return None if one is None or two is None else (max(2.0 * one - two, 0.0), two - one)
+        if one is None or two is None:
+            return None
+        layer = min(max(two - one, 0.0), one)
+        return one - layer, layer
 
     def others(self, costs: Costs) -> float:
-        ahead = self.ahead(costs)
+        ahead = self.prices_ahead(costs)
         if ahead is not None:
             return ahead[0]
         # before it is known, such a round is taken to be like one without a draft
@@ -380,7 +383,7 @@ class TalonCost(CostAware, ForestLearner):
     def layer(self, rows: int, width: int) -> float:
         known = self.known
         if self.learnt.chained and (rows, width) not in known.layers:
-            ahead = self.ahead(known.costs)
+            ahead = self.prices_ahead(known.costs)
             if ahead is not None:
                 known.layers[rows, width] = ahead[1]
         return super().layer(rows, width)

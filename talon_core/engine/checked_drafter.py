@@ -214,8 +214,14 @@ def checked_resume(drafter: object, given: object, length: int) -> int:
     return int(given)
 
 
-def checked_ahead(drafter: object, given: object, vocab_size: int) -> Ahead | None:
+def checked_ahead(drafter: object, given: object, vocab_size: int, most: int) -> Ahead | None:
     """What a drafter says was run ahead, as a new object.
+
+    Args:
+        drafter: whom errors name.
+        given: what it says.
+        vocab_size: the target's.
+        most: drafted tokens that there may be.
 
     Raises:
         PluginError: if it is no `Ahead` of a chain; the message names the drafter.
@@ -239,6 +245,8 @@ def checked_ahead(drafter: object, given: object, vocab_size: int) -> Ahead | No
             f"gave {len(tokens)} tokens, log-probabilities of shape {logp.shape} and {len(seconds)} times from ahead; "
             "each layer has a time and candidates, and at most one token"
         )
+    if len(tokens) > most:
+        raise fail(f"drafted {len(tokens)} tokens ahead; at most {most} fit the round")
     if not all(is_whole(token) and 0 <= token < vocab_size for token in tokens):
         raise fail(f"drafted {written(tokens)} ahead; the target's vocabulary has ids 0 to {vocab_size - 1}")
     if not logp.max() <= LOGP_SLACK or not logp[: len(tokens), 0].min(initial=0.0) > -np.inf:  # NaN if there is one

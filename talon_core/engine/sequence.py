@@ -160,6 +160,12 @@ class Sequence:
         return 0 if self.finished else self.limit - len(self.token_ids) - 1
 
     @property
+    def most_drafted(self) -> int:
+        """Drafted tokens of a chain, at most: as its policy's budget has room for, and as may be of use."""
+        assert self._budgets is not None
+        return min(self._budgets[0] - 1, self.deepest)
+
+    @property
     def alone(self) -> int:
         """Rounds behind this one whose trees will be the root alone, where that of this one is, as far as is known.
 

@@ -211,7 +211,7 @@ class Stages:
         if one.follow is not None:
             with self._parts.blaming("ahead"):
                 ahead = self._parts.drafter.ahead(slot)
-            self._ahead = checked_ahead(self._parts.named, ahead, self._parts.target.vocab_size)
+            self._ahead = checked_ahead(self._parts.named, ahead, self._parts.target.vocab_size, one.most_drafted)
 
     def _drafted_ahead(self, ahead: Ahead) -> dict[int, Drafted]:
         """The tree that was run ahead, and what its layers took."""

@@ -1,7 +1,7 @@
 """Making a profile: the engine decodes trees of all sizes, as it always does, and what its parts take is noted."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -89,18 +89,28 @@ class ProfilePlan:
         """Most new tokens of a text while it is measured."""
         rounds = max(len(self.nodes), len(self.rows) * len(self.widths)) * self.repetitions
         alone = len(self.pauses()) * self.repetitions  # of these only the root is verified
-        chained = sum(shape.nodes for shapes in self.chains() for shape in shapes) * (1 + self.repetitions)
-        return (WARM_UP + rounds) * (LAYERS + 2) + alone + chained + 1
+        return (WARM_UP + rounds) * (LAYERS + 2) + alone + 1
 
-    def check(self, context_length: int | None) -> None:
+    @property
+    def tokens_ahead(self) -> int:
+        """Likewise of a text whose rounds are run ahead."""
+        each = sum(shape.nodes for shapes in self.chains() for shape in shapes)
+        return LAYERS + 2 + each * (1 + self.repetitions) + 1
+
+    def check(self, context_length: int | None, ahead: bool = False) -> None:
         """Refuse what a model has no room for.
+
+        Args:
+            context_length: of the model; None where it knows no end.
+            ahead: whether rounds are run ahead, too.
 
         Raises:
             ValueError: if a context is too long; the sentence says what would be right.
         """
-        if context_length is not None and max(self.contexts) + self.tokens > context_length:
+        tokens = max(self.tokens, self.tokens_ahead) if ahead else self.tokens
+        if context_length is not None and max(self.contexts) + tokens > context_length:
             raise ValueError(
-                f"a context of {max(self.contexts)} tokens, and {self.tokens} new ones for the rounds that are timed, "
+                f"a context of {max(self.contexts)} tokens, and {tokens} new ones for the rounds that are timed, "
                 f"do not fit the model's context of {context_length}; give shorter contexts or fewer repetitions"
             )
 
@@ -151,13 +161,13 @@ class Measuring:
         self.wanted, self._spec, self._named = wanted, drafter, named
         self._model, self._tokenizer = model, tokenizer
         self._shape = Shape()
-        most = max(*wanted.nodes, 2)
+        most = max(*wanted.nodes, 1 + max(CHAINS))
         layers = LAYERS * max(wanted.rows) * max(wanted.widths)
         self._policy = Shaped(most, 1 + max(most, *wanted.rows, *wanted.widths) + layers, self._shape)
         parts = Parts(policy=None) if drafter is None else Parts(drafter, self._policy, EXACT_RULE)
         resolved = resolve(parts, registry if registry is not None else load_registry())
         self._decoder = decoder_for_model(model, tokenizer, resolved)
-        wanted.check(self._decoder.target.context_length)
+        wanted.check(self._decoder.target.context_length, self._decoder.engine.parts.chains_on)
         self._rng = np.random.default_rng(seed)
         self._noted = _Noted()
         self._passes: dict[int, list[tuple[int, int, int, float]]] = defaultdict(list)  # by context at the beginning
@@ -211,12 +221,11 @@ class Measuring:
         with engine.session():
             if batch == 1:
                 self._read(engine, drafter, context)
+                self._run_ahead(engine, drafter, context)
             sequences = self._submitted(engine, context, batch)
             for _ in range(WARM_UP):
                 shape = Shape(max(self.wanted.nodes), max(self.wanted.rows), max(self.wanted.widths))
                 self._step(engine, sequences, shape)
-            if batch == 1:
-                _ = [*self._run_ahead(engine, sequences, drafter)]  # what has to be made once is made now
             passes.all.clear()
             told: list[tuple[int, float]] = []  # since the drafter was last asked
             rested: list[float] = []  # what each round of a pause took besides its pass
@@ -241,25 +250,29 @@ class Measuring:
                         if not shape.rests:
                             self._noted.add("rest", (len(rested),), sum(rested))
                             rested = []
-                if batch == 1:
-                    known = len(passes.all)
-                    self._chains += self._run_ahead(engine, sequences, drafter)
-                    del passes.all[known:]  # these have no such parts as passes that are run in their rounds
             self._passes[context] += [(nodes // batch, at, batch, seconds) for nodes, at, seconds in passes.all]
             for sequence in sequences:
                 engine.cancel(sequence)
             engine.step()
 
-    def _run_ahead(self, engine: Engine, sequences: list[Sequence], drafter: Full) -> Iterator[tuple[int, int, float]]:
-        """Rounds whose trees are chains, where their passes can be run ahead: layers, context and seconds of each."""
+    def _run_ahead(self, engine: Engine, drafter: Full, context: int) -> None:
+        """Note rounds of a text whose trees are chains, where their passes can be run ahead."""
         if not engine.parts.chains_on:
             return
-        for shapes in self.wanted.chains():
-            drafter.ran.clear()
-            rounds = [self._step(engine, sequences, shape) for shape in shapes]
-            if drafter.ran and min(drafter.ran) > 0.0:
-                seconds, context = sum(took for took, _ in rounds) / len(rounds), rounds[0][1][0].context
-                yield shapes[0].nodes - 1, context, seconds
+        (text,) = self._submitted(engine, context, 1, tokens=self.wanted.tokens_ahead)
+        self._step(engine, [text], Shape(1, 1, min(self.wanted.widths)))
+        for repetition in range(1 + self.wanted.repetitions):
+            for shapes in self.wanted.chains():
+                taken, at = [], text.length
+                for shape in shapes:
+                    drafter.was_ahead = False
+                    seconds, _ = self._step(engine, [text], shape)
+                    if drafter.was_ahead:  # the first of those that are run together takes what all of them take
+                        taken.append(seconds)
+                if taken and repetition:  # what has to be made once is made in the first
+                    self._chains.append((shapes[0].nodes - 1, at, sum(taken) / len(taken)))
+        engine.cancel(text)
+        engine.step()
 
     def _read(self, engine: Engine, drafter: Full, context: int) -> None:
         """Prompts that do not repeat themselves, so that a drafter that looks texts up has its model draft."""
@@ -273,11 +286,14 @@ class Measuring:
             engine.cancel(reading)
             engine.step()
 
-    def _submitted(self, engine: Engine, context: int, batch: int, period: int = PERIOD) -> list[Sequence]:
+    def _submitted(
+        self, engine: Engine, context: int, batch: int, period: int = PERIOD, tokens: int | None = None
+    ) -> list[Sequence]:
+        most = self.wanted.tokens if tokens is None else tokens
         sequences = []
         for _ in range(batch):
             piece = self._rng.integers(0, self._decoder.target.vocab_size, min(period, context))
-            sequences.append(engine.submit(Request(np.resize(piece, context), self.wanted.tokens)))
+            sequences.append(engine.submit(Request(np.resize(piece, context), most)))
         return sequences
 
     def _step(self, engine: Engine, sequences: list[Sequence], shape: Shape) -> tuple[float, list[Round]]:

@@ -127,7 +127,7 @@ class Full(Drafter):
     Attributes:
         layers: rows, width and seconds of what the drafter itself took for each layer.
         reading: what it has read last before it could draft; None where it has read nothing.
-        ran: seconds that were spent on passes of rounds to come, each time that they were to be run.
+        was_ahead: whether the passes of the latest round were run ahead of it.
     """
 
     def __init__(self, inner: Drafter, vocab_size: int) -> None:
@@ -137,7 +137,7 @@ class Full(Drafter):
         self.runs_on = inner.runs_on
         self.layers: list[tuple[int, int, float]] = []
         self.reading: Reading | None = None
-        self.ran: list[float] = []
+        self.was_ahead = False
 
     def session(self) -> AbstractContextManager[object]:
         return self._inner.session()
@@ -185,14 +185,16 @@ class Full(Drafter):
         return Candidates(offered.frontier, tokens, logp, along)
 
     def is_ahead(self, slot: int) -> bool:
-        return self._inner.is_ahead(slot)
+        self.was_ahead = self._inner.is_ahead(slot)
+        return self.was_ahead
 
     def ahead(self, slot: int) -> Ahead | None:
         return self._inner.ahead(slot)
 
     def run_on(self, slot: int, chains: Chains, left: int, ends: frozenset[int]) -> float:
-        self.ran.append(self._inner.run_on(slot, chains, left, ends))
-        return self.ran[-1]
+        seconds = self._inner.run_on(slot, chains, left, ends)
+        self.was_ahead = seconds > 0.0
+        return seconds
 
     def commit(self, committed: Mapping[int, Committed]) -> None:
         self._inner.commit(committed)

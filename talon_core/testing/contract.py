@@ -202,6 +202,7 @@ def _check_rounds(make: Callable[[], TreePolicy], drafters: st.SearchStrategy[An
         _check_sequence(served, twin, drafter, first, limits, seed)
         _check_forest(make, sequence, drafter, [told.root for told in first + second], limits)
         _check_learners(make, sequence, drafter, first + second, limits)
+        _check_chained_learners(make, attrs.evolve(sequence, temperature=0.0, runs_on=True), drafter, first, limits)
         _check_chains(make, attrs.evolve(sequence, temperature=0.0, runs_on=True), drafter, first + second, limits)
         _check_plans(_begun(make(), sequence), _begun(make(), sequence), drafter, first + second, limits)
         _check_memory(lambda of: _begun(of, sequence), policy, make(), drafter, second, limits, seed)
@@ -402,6 +403,50 @@ def _check_learners(
                 _observe(alone[text], done[text])
                 _observe(slots[text], done[text])
                 contexts[text] += len(done[text].tokens)
+        with blaming("tree policy", others[0], "observe_forest"):
+            as_one.observe_forest(_forest_round(growing, done))
+
+
+def _check_chained_learners(
+    make: Callable[[], TreePolicy], sequence: SequenceInfo, drafter: AnyDrafter, rounds: list[Told], limits: DraftLimits
+) -> None:
+    """Draft for several texts one by one and as one, where passes of chains would be run ahead, if the policy can."""
+    contexts = [sequence.prompt_length + text * text * 100 for text in range(TEXTS)]
+    told_of = [attrs.evolve(sequence, prompt_length=context, unread=context - 1) for context in contexts]
+    alone, others = ([_begun(make(), told) for told in told_of] for _ in range(2))
+    own = forest_learners(others)
+    if own is None:
+        return
+    as_one = beside(own)
+    for told in rounds:
+        said = [chaining(policy)() is not None for policy in alone]
+        with blaming("tree policy", others[0], "chained"):
+            chained = as_one.chained(np.arange(TEXTS))
+        _require(
+            np.array_equal(chained, said),
+            others[0],
+            "says chains of other texts beside each other than by itself; chained of its LearningForest must tell for "
+            "which texts chains says something",
+        )
+        wanted = [
+            Wanted(text, own[text], (told.root + text) % 2, limits, SeededChoices(text), contexts[text])
+            for text in range(TEXTS)
+        ]
+        faults = Faults()
+        growing, of_one = _drafted_as_one(as_one, wanted, drafter, faults)
+        for fault in faults.values():
+            raise fault
+        done: dict[int, Round] = {}
+        for text, one in enumerate(wanted):
+            drafted = draft_tree(alone[text], drafter, one.root, one.limits, one.choices)
+            _require(
+                _same(drafted, of_one[text]),
+                one.policy,
+                "grows another tree beside those of other texts than by itself, where passes may be run ahead",
+            )
+            done[text] = told.of(drafted, contexts[text])
+            _observe(alone[text], done[text])
+            contexts[text] += len(done[text].tokens)
         with blaming("tree policy", others[0], "observe_forest"):
             as_one.observe_forest(_forest_round(growing, done))
 

@@ -12,7 +12,7 @@ from talon_core.choices import SeededChoices
 from talon_core.costs import Costs, MeasuredCosts, UnknownCosts
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.checked_drafter import checked_depth, opened
-from talon_core.engine.checked_policy import begun, chaining, never_rests, no_chains, resting, teller
+from talon_core.engine.checked_policy import begun, chaining, follower, never_rests, no_chains, resting, teller
 from talon_core.engine.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.engine.plain import NoDrafter, RootAlone
 from talon_core.engine.walking import walked
@@ -399,6 +399,7 @@ class _Text:
         self._policy = replay.begun(method, text)
         self._tell = teller(self._policy)
         self._chains = chaining(self._policy) if replay.runs_on(method) else no_chains
+        self._follows = follower(self._policy) is not None
         self._alone: list[bool] = []  # of each round, whether nothing was drafted in it
         self._parts: list[tuple[list[Span], dict[str, float]]] = []  # what was measured, and what is predicted
 
@@ -440,7 +441,9 @@ class _Text:
         root = int(text.ids[context - 1])
         left = self._limit - done - 1
         drafter = self._source.drafter
+        began = self._replay.now()
         chained = root not in self._eos and self._chains() is not None
+        saying = Span("policy", began, self._replay.now(), "chains")
         depth = checked_depth(drafter, drafter)
         limits = DraftLimits(self._vocab_size, left if depth is None else min(left, depth), self._eos)
         drawing, offers, now = self._policy_choices, self._source.offers, self._replay.now
@@ -453,7 +456,7 @@ class _Text:
             tokens=read_only(self._new[done : done + len(path)]),
             drafted=None if drafted.drafted is drafted.tree else drafted.drafted.without_laws(),
             draft_passes=drafted.draft_passes,
-            spans=self._spans(drafted, layers, context, len(path), chained),
+            spans=self._spans(drafted, layers, context, len(path), saying if chained else None),
             context=context,
         )
 
@@ -467,18 +470,25 @@ class _Text:
         self.outside += len(laws.unknown)
         return accepted.path[: len(self._new) - done]
 
-    def _spans(self, drafted: Drafted, layers: _Layers, context: int, new: int, chained: bool) -> tuple[Span, ...]:
+    def _spans(
+        self, drafted: Drafted, layers: _Layers, context: int, new: int, saying: Span | None
+    ) -> tuple[Span, ...]:
         """What the round's parts would take: the policy's own time, and the others where costs are known.
+
+        Where the policy has said that the tree is a chain, in `saying`, and need not be asked for it, that is its own
+        time.
 
         A drafter that reads texts alone has drafted here, and its own time is taken, where time is.
         """
         costs, timed = self._replay.costs_of(self._method), self._replay.timed
         own = [span for span in drafted.spans if span.part == "policy" and timed]
+        if saying is not None and timed:
+            own = [saying, *([] if self._follows else own)]
         if self._replay.costs is None:
             return tuple(own)
         nodes = len(drafted.tree)
         if not (self._source.drafts and timed):
-            predicted = priced(costs, layers.sizes, nodes, context, new, self._untold, timed, chained)
+            predicted = priced(costs, layers.sizes, nodes, context, new, self._untold, timed, saying is not None)
         else:
             draft = sum(span.seconds for span in drafted.spans if span.part == "draft")
             predicted = {"draft": draft, **priced_target(costs, nodes, context, new)}

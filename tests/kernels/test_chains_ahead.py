@@ -206,14 +206,26 @@ def test_rounds_run_ahead_are_those_that_are_run_one_by_one(library, specs, came
     assert {len(path) > 1 for _, _, _, path, _, _ in expected[1]} == {False, True}
 
 
-def test_a_profile_knows_what_such_rounds_take(library, specs, came):
-    wanted = ProfilePlan((1, 4), (30,), (1,), (2,), (2,), repetitions=2)
+@pytest.mark.parametrize("together", [2, 3, 7, 100])
+def test_a_profile_knows_what_such_rounds_take(library, specs, came, monkeypatch, together):
+    """However many of them are run at once; there need be no trees as large as their chains."""
+    run = ChainRounds.run
+
+    def few(self, slot, kinds, pending, features, chains, left, ends):
+        fewer = attrs.evolve(chains, rounds=min(chains.rounds, together))
+        return run(self, slot, kinds, pending, features, fewer, left, ends)
+
+    monkeypatch.setattr(ChainRounds, "run", few)
+    wanted = ProfilePlan((1, 2), (30,), (1,), (2,), (2,), repetitions=2)
     found = Measuring(wanted, target_model(), None, specs["eagle3"], "tiny").run("tiny")
     assert {*found.chain_table.points} == {(layers,) for layers in CHAINS}
     assert any(came)
-    assert all(0.0 < found.chain(layers) < found.verify(4, 100) + found.commit(1) + 0.1 for layers in CHAINS)
-    one_by_one = attrs.evolve(wanted, repetitions=1)
-    assert not Measuring(one_by_one, target_model(), None, "ngram", "tiny").run("tiny").chain_table.points
+    assert all(0.0 < found.chain(layers) < 0.1 for layers in CHAINS)
+
+
+def test_a_profile_of_a_drafter_that_runs_nothing_ahead_knows_nothing_of_such_rounds(library):
+    wanted = ProfilePlan((1, 4), (30,), (1,), (2,), (2,), repetitions=1)
+    assert not Measuring(wanted, target_model(), None, "ngram", "tiny").run("tiny").chain_table.points
 
 
 @pytest.mark.parametrize("policy", ["three", "levels"])
@@ -450,6 +462,7 @@ FINE = Ahead([3, 40], np.zeros((2, 1)), [0.1, 0.1])
         (attrs.evolve(FINE, logp=np.array([[0.0], [np.nan]])), "not a finite number of at most 0"),
         (attrs.evolve(FINE, logp=np.array([[0.0], [0.5]])), "not a finite number of at most 0"),
         (attrs.evolve(FINE, logp=np.array([[0.0], [-np.inf]])), "not a finite number of at most 0"),
+        (Ahead([3] * 5, np.zeros((5, 1)), [0.1] * 5), "drafted 5 tokens ahead; at most 3 fit the round"),
         (attrs.evolve(FINE, drafted=[3, VOCAB]), r"drafted \[3, 512\] ahead; the target's vocabulary has ids 0 to 511"),
         (attrs.evolve(FINE, drafted=[3, -1]), "ahead; the target's vocabulary has ids 0 to 511"),
         (attrs.evolve(FINE, drafted=[3, "a"]), "ahead; the target's vocabulary has ids 0 to 511"),

@@ -44,7 +44,7 @@ class _Slot(StagedSlot):
         last_read: the features of the last of them, as `features` has them.
         answered: frontiers of the round whose answers were ready, as its passes were run ahead.
         came: whether all layers of the round were taken at once that was run ahead.
-        width: candidates that are wanted in rounds that are run ahead.
+        asked_width: candidates that are wanted in rounds that are run ahead.
         round: in which it was staged, as the drafter counts them.
     """
 
@@ -57,7 +57,7 @@ class _Slot(StagedSlot):
         self.last_read: list[Tensor] = []
         self.answered: list[Frontier] = []
         self.came = False
-        self.width = 1
+        self.asked_width = 1
         self.round = 0
 
     def restart(self, pending: list[int]) -> None:
@@ -240,7 +240,7 @@ class FeatureDrafter(Drafter):
             return None
         round_, numbers, scale = found
         own.came = True
-        logp = numbers.numpy()[:, numbers.shape[1] // 2 :][:, : own.width].astype(np.float64)
+        logp = numbers.numpy()[:, numbers.shape[1] // 2 :][:, : own.asked_width].astype(np.float64)
         return Ahead(round_.drafted, logp, [seconds * scale for seconds in round_.seconds[:-1]])
 
     @torch.inference_mode()
@@ -257,7 +257,7 @@ class FeatureDrafter(Drafter):
         self._rows.reserve(max(len(own.pending), chains.depth + 1) + chains.depth)
         for table in (self._given, self._rows):
             table.clear()
-        own.width, width = chains.width, few_widths(chains.width)
+        own.asked_width, width = chains.width, few_widths(chains.width)
         kinds = Kinds((width, True), (width, False), self._given.table, self._vocabulary.ids)
         chains = attrs.evolve(chains, width=width)
         return self._chained.run(slot, kinds, own.pending, own.features[0], chains, left, ends)
