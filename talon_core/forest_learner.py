@@ -38,9 +38,9 @@ class LearningForest(ABC):
     """The policies of several texts while they choose together; tree `i` of each forest is that of text `i`.
 
     A round goes as for one tree: `chained` where passes could be run ahead, `widths` and `grow_forest` once per layer,
-    then `finish_forest`. A text may have no
-    round, or none in which anything can be drafted: then nothing is asked for its tree. After the round comes either
-    `observe_forest`, and the next round; or `hand_back`, after which each policy is told by itself.
+    then `finish_forest`. A text may have no round, or none in which anything can be drafted: then nothing is asked for
+    its tree. After the round comes either `observe_forest`, and the next round; or `hand_back`, after which each policy
+    is told by itself.
 
     Trees, and all that is learnt, must be to the bit those of policies that are asked one by one.
 

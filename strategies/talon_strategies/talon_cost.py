@@ -71,10 +71,10 @@ class TalonCost(CostAware, ForestLearner):
 
     Where a text is decoded greedily and alone, and passes can be run ahead of their rounds (`TreePolicy.chains`), its
     trees are chains, as long as branches would bring less than it costs to do without that (`gain_of_branches`). What
-    it costs is found out in a few rounds. Which of a path's tokens join, and
-    which are drafted from, is decided by the same prices for up to 12 rounds, in terms of the drafter's own
-    probabilities (`planned`); what these rounds teach is learnt behind the last of them. Such rounds are priced by
-    `Costs.chain`. Where prices are given that know nothing of it, trees are no chains.
+    it costs is found out in a few rounds. Which of a path's tokens join, and which are drafted from, is decided by the
+    same prices for up to 12 rounds, in terms of the drafter's own probabilities (`planned`); what these rounds teach is
+    learnt behind the last of them. Such rounds are priced by `Costs.chain`. Where prices are given that know nothing of
+    it, trees are no chains.
 
     A text's first rounds with a draft are taken to be like the latest ones of others, until it has had a few itself.
 
