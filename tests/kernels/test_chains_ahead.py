@@ -470,7 +470,7 @@ FINE = Ahead([3, 40], np.zeros((2, 1)), [0.1, 0.1])
     ],
 )
 def test_a_drafter_that_has_nonsense_ready_is_named(library, specs, monkeypatch, said, why):
-    decoder = warmed_three(specs["eagle3"])
+    decoder = warmed(specs["eagle3"], "chain:length=3")
     monkeypatch.setattr(FeatureDrafter, "ahead", lambda *_: said)
     with pytest.raises(PluginError, match=f"drafter .*{why}"):
         decoder.generate(PROMPT, max_new_tokens=NEW)
@@ -525,7 +525,7 @@ def test_a_text_that_is_cancelled_leaves_nothing_to_the_next(library, specs, cam
 
 @pytest.mark.parametrize("joins", [2, 5])
 def test_another_sequence_may_join_while_rounds_are_ready(library, specs, came, monkeypatch, joins):
-    decoder = warmed_three(specs["eagle3"])
+    decoder = warmed(specs["eagle3"], "chain:length=3")  # of its own: others may have had to run fewer
     texts = np.array(PROMPT), np.array(PROMPT[3:12])
 
     def decode():
