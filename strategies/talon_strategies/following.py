@@ -40,10 +40,7 @@ class Seen:
         """Nodes that were seen, and the probabilities of their candidates, falling, shape `(nodes, width)`."""
         if not len(prob):
             return
-        best = prob[-LATEST:, :BEST]
-        if best.shape[1] < BEST:
-            best = np.pad(best, ((0, 0), (0, BEST - best.shape[1])))
-        self.remember(np.concatenate([self.prob, best])[-LATEST:])
+        self.remember(np.concatenate([self.prob, best_of(prob[-LATEST:])])[-LATEST:])
 
     def remember(self, prob: FloatArray) -> None:
         """These are the candidates of the nodes that were seen, see `prob`."""
@@ -64,6 +61,12 @@ class Seen:
             self._rising[::-1].cumsum(out=self._sums[1:])
         worth_it = len(self._rising) - self._rising.searchsorted(max(price, 0.0) / reach, side="right")
         return brought(reach, self._sums.take(worth_it), worth_it, price) / max(len(self.prob), 1)
+
+
+def best_of(prob: FloatArray) -> FloatArray:
+    """The first `BEST` candidates of each node, 0 where there are fewer, shape `(nodes, BEST)`."""
+    best: FloatArray = prob[:, :BEST]
+    return best if best.shape[1] == BEST else np.pad(best, ((0, 0), (0, BEST - best.shape[1])))
 
 
 def brought(reach: FloatArray, sums: FloatArray, count: IntArray, price: Price) -> FloatArray:

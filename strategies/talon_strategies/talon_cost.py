@@ -193,6 +193,7 @@ class TalonCost(CostAware, ForestLearner):
         if learnt.branching:
             learnt.width = self.looked_at()
             self.price_as_chains(False)
+            self.renew_for_round()
             learnt.wanted = self.paid_for(self.breadth)
             if not learnt.wanted:
                 learnt.branching = 0
@@ -228,15 +229,17 @@ class TalonCost(CostAware, ForestLearner):
 
     def affordable_width(self) -> int:
         """Candidates of the root that are asked for; 0 where that may not be paid. It notes what reading costs."""
-        width = self.breadth
+        self.renew_for_round()
+        return self.paid_for(self.breadth) if self.reads() else 0
+
+    def renew_for_round(self) -> None:
+        """As `renew`; in this round prices stand."""
         self.renew()
-        return self.paid_for(width) if self.reads() else 0
+        self.known.stands = max(self.known.stands, 1)
 
     def paid_for(self, width: int) -> int:
         """So many candidates of the root, or 0 where a layer may not be paid."""
         known, learnt = self.known, self.learnt
-        self.renew()
-        known.stands = max(known.stands, 1)  # in this round they do
         learnt.asked = self.layer(1, width)
         lacking = learnt.asked + known.verifying.item(1) - self.most
         if lacking <= 0.0:

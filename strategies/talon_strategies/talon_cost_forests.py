@@ -15,7 +15,7 @@ from talon_core.tree_arrays import by_number, highest_of_each, lowest_of_rows, t
 from talon_strategies.calibration import CalibrationOfEach, calibrated
 from talon_strategies.chain_forests import ChainsOfEach
 from talon_strategies.cost_aware import rates, sizes_up_to
-from talon_strategies.following import BEST, FollowingOfEach
+from talon_strategies.following import FollowingOfEach, best_of
 
 if TYPE_CHECKING:
     from talon_strategies.talon_cost import TalonCost
@@ -205,10 +205,7 @@ class TalonCostForest(LearningForest):
 
     def _note(self, candidates: ForestCandidates, conditional: FloatArray) -> None:
         """Take note of what follows the nodes that were drafted from."""
-        best = conditional[:, :BEST]
-        if best.shape[1] < BEST:
-            best = np.pad(best, ((0, 0), (0, BEST - best.shape[1])))
-        self._seen.append((candidates.trees, self._own.take(candidates.frontier), best))
+        self._seen.append((candidates.trees, self._own.take(candidates.frontier), best_of(conditional)))
 
     def _likeliest(self, trees: IntArray, rows: IntArray, offered: FloatArray) -> tuple[IntArray, FloatArray]:
         """The likeliest of all nodes that have been drafted, the newest candidates among them, as `Likeliest` has them.
@@ -343,10 +340,7 @@ class TalonCostForest(LearningForest):
         conditional = np.exp(calibrated(logp, line[:, :1], line[:, 1:]))
         own, tested, accepted, expected = self._chains.learnt(texts, layers, conditional[:, 0])
         self._calibration.learn(of[tested], logp[tested, 0], accepted[tested])
-        best = conditional[:, :BEST]
-        if best.shape[1] < BEST:
-            best = np.pad(best, ((0, 0), (0, BEST - best.shape[1])))
-        self._following.learn(of, own, best)
+        self._following.learn(of, own, best_of(conditional))
         for text, tokens in zip(texts.tolist(), expected, strict=True):
             learnt = self._learnt[text]
             learnt.chains = None

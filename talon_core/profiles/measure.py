@@ -80,7 +80,7 @@ class ProfilePlan:
         return [shape for pause in rests for shape in (*pause, drafted)]
 
     def chains(self) -> list[list[Shape]]:
-        """Behind those: the rounds of each of `CHAINS`."""
+        """Of a text of its own, where passes are run ahead: the rounds of each of `CHAINS`."""
         width = min(self.widths)
         return [[Shape(1 + length, 1, width, chains=left) for left in range(CHAINED, 0, -1)] for length in CHAINS]
 

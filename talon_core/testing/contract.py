@@ -202,8 +202,9 @@ def _check_rounds(make: Callable[[], TreePolicy], drafters: st.SearchStrategy[An
         _check_sequence(served, twin, drafter, first, limits, seed)
         _check_forest(make, sequence, drafter, [told.root for told in first + second], limits)
         _check_learners(make, sequence, drafter, first + second, limits)
-        _check_chained_learners(make, attrs.evolve(sequence, temperature=0.0, runs_on=True), drafter, first, limits)
-        _check_chains(make, attrs.evolve(sequence, temperature=0.0, runs_on=True), drafter, first + second, limits)
+        run_ahead = attrs.evolve(sequence, temperature=0.0, runs_on=True)
+        _check_chained_learners(make, run_ahead, drafter, first, limits)
+        _check_chains(make, run_ahead, drafter, first + second, limits)
         _check_plans(_begun(make(), sequence), _begun(make(), sequence), drafter, first + second, limits)
         _check_memory(lambda of: _begun(of, sequence), policy, make(), drafter, second, limits, seed)
 

@@ -195,3 +195,23 @@ def test_a_policy_that_is_not_asked_for_chains_draws_trees():
     policy = served(KnowsChains(node=0.01, layer=0.02))
     tree = drafted(policy, [[0.34, 0.33, 0.33]] * 3).tree
     assert tree.parents.tolist().count(0) > 1
+
+
+@pytest.mark.parametrize("beside", [0.5, 0.0], ids=["chains", "branches"])
+def test_prices_are_asked_for_once_of_each_kind(beside):
+    class Asked(KnowsChains):
+        def besides(self, drafted):
+            return beside * drafted
+
+    costs = Asked(node=0.05, layer=0.02)
+    policy = served(costs)
+    asked, prices = [], type(policy).prices
+    policy_type = type(policy)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            policy_type, "prices", lambda self, contexts: asked.append(self.learnt.chained) or prices(self, contexts)
+        )
+        said = policy.chains()
+        drafted(policy, LAW)
+    assert (said is None) is (beside == 0.0)
+    assert asked == ([True] if said is not None else [True, False])
