@@ -167,7 +167,8 @@ class TreePolicy(ABC):
         """In how many rounds behind this one nothing will be drafted either, whatever this one and they bring.
 
         Asked where a round's tree is the root alone. The target may run the passes of such rounds ahead of them, which
-        takes less time than one by one. By default 0: nobody knows.
+        takes less time than one by one, and a policy is not asked for their trees, but told what became of them. By
+        default 0: nobody knows.
 
         Returns:
             A whole number, at least 0; it may be more than there will be.

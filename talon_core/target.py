@@ -67,12 +67,15 @@ class NodeDraws:
             likely token.
         tests: of drawn children, which come first; None if there are none. The numbers are not the nodes' then: they
             are the next ones, as many as any walk needs, and each test and each draw takes the first that is left.
+        ahead: tells the numbers of the next so many draws, that after the root first, shape `(draws,)`; None where
+            these are not known. Where a tree is its root alone each round takes one.
     """
 
     warpers: "tuple[Processor, ...]"
     ends: frozenset[int]
     numbers: FloatArray | None
     tests: DrawnTests | None = None
+    ahead: Callable[[int], FloatArray] | None = None
 
 
 NOTHING_DRAWN: Mapping[int, NodeDraws] = {}
@@ -137,7 +140,7 @@ class Target(ABC):
     """Whether `verify` takes `greedy`. Where it does not, rules follow its most likely tokens on the host."""
 
     can_draw: bool = False
-    """Whether `verify` takes `drawn`. Where it does not, rules draw on the host."""
+    """Whether `verify` takes `drawn`, whatever it holds. Where it does not, rules draw on the host; but see `draws`."""
 
     runs_on: bool = False
     """Whether `verify` takes `further`."""
@@ -164,6 +167,16 @@ class Target(ABC):
         None if not known, as by default. An engine that is given no bound takes this one.
         """
         return None
+
+    def draws(self, warpers: "tuple[Processor, ...]") -> bool:
+        """Whether `verify` takes `drawn` for texts whose tokens are drawn from scores warped so, though not for all.
+
+        Of these nothing is tested. It is asked where `can_draw` is false, when a text begins.
+
+        Args:
+            warpers: as those of `NodeDraws`.
+        """
+        return False
 
     @cached_property
     def occupied(self) -> set[int]:
@@ -268,10 +281,11 @@ class Target(ABC):
             unwalked: of the slots whose trees end with nodes that no path goes to, how many these are.
             drawn: the slots where the path of other tokens is wanted, and how these are taken; none of them is in
                 `greedy`. As there, the target may choose and commit any of these paths. It is given only where
-                `can_draw` is true.
-            further: where all trees are roots, and all slots are in `greedy`: in how many rounds behind this one the
-                same slots will have roots alone, as far as is known. Their passes may be run now, in less time: one
-                that comes as was expected is run already then. It is given only where `runs_on` is true.
+                `can_draw` is true, or `draws` has said so.
+            further: where all trees are roots, and all slots are in `greedy`, or in `drawn` with numbers of further
+                draws: in how many rounds behind this one the same slots will have roots alone, as far as is known.
+                Their passes may be run now, in less time: one that comes as was expected is run already then. It is
+                given only where `runs_on` is true.
 
         Returns:
             For each slot its outputs, or what was accepted, or where a path was chosen beside such nodes, both.

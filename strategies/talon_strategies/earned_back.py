@@ -42,15 +42,22 @@ class Alike:
     pause: int = 0
     left: int = 0
 
-    def gain(self, usual: float) -> float | None:
+    def gain(self, usual: float, others: "Alike") -> float | None:
         """Passes of plain decoding that drafting saves a token; None before enough is known.
+
+        Where texts of all lengths together save less than is taken for granted, that is not taken for granted.
 
         Args:
             usual: tokens of a text.
+            others: the same of texts of all lengths.
         """
         texts, saved = FIRST
-        tokens, passes = self.tokens + texts * usual, self.passes + texts * usual * (1.0 - saved)
-        return 1.0 - passes / tokens if self.rounds >= ENOUGH else None
+        first = texts * usual
+        if others.rounds >= ENOUGH:
+            saved = min(saved, 1.0 - (others.passes + first * (1.0 - saved)) / (others.tokens + first))
+        if self.rounds < ENOUGH and saved == FIRST[1]:
+            return None
+        return 1.0 - (self.passes + first * (1.0 - saved)) / (self.tokens + first)
 
     def leave_out(self) -> bool:
         """Whether the next text is not tried, where drafting does not pay; ever more are not."""
@@ -73,6 +80,7 @@ class EarnedBack:
         texts: how many have had a round.
         emitted: their tokens.
         by_length: what is known of texts that are alike, by the bit length of how many tokens are read first.
+        all: the same of all texts that are drafted for.
         drafts: of the latest rounds with a draft their tokens, what they took, in passes of plain decoding, and how
             many there were; the later a round was, the more it counts.
         branched: rounds whose trees had branches so that it becomes known what such a round takes.
@@ -82,6 +90,7 @@ class EarnedBack:
     texts: int = 0
     emitted: int = 0
     by_length: dict[int, Alike] = attrs.field(factory=dict)
+    all: Alike = attrs.field(factory=Alike)
     drafts: tuple[float, float, float] = (0.0, 0.0, 0.0)
     branched: int = 0
 
@@ -107,7 +116,7 @@ class EarnedBack:
         alike = self.by_length.setdefault(unread.bit_length(), Alike())
         if debt > 0.0:
             usual = self.emitted / max(self.texts, 1)
-            gain = alike.gain(usual)
+            gain = alike.gain(usual, self.all)
             if gain is not None:
                 if min(most_new, usual) * gain >= debt:
                     alike.left = alike.pause = 0
@@ -131,5 +140,6 @@ class EarnedBack:
         self.credit += (1.0 + share) * tokens - passes
         if alike is not None:
             kept = MEMORY ** (tokens * self.texts / self.emitted)
-            alike.tokens, alike.passes = kept * alike.tokens + tokens, kept * alike.passes + passes
-            alike.rounds += 1
+            for one in (alike, self.all):
+                one.tokens, one.passes = kept * one.tokens + tokens, kept * one.passes + passes
+                one.rounds += 1

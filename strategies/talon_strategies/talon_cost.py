@@ -25,6 +25,9 @@ from talon_strategies.options import whole_number
 from talon_strategies.prices import ASSUMED
 from talon_strategies.talon_cost_forests import TalonCostForest
 
+STEPS = 4
+"""Of a temperature of 1: texts whose temperatures differ by less than one tell each other what drafts bring."""
+
 PAUSE = 8
 """Rounds without a draft that follow each other, about: what they take is what drafts are held against."""
 
@@ -111,7 +114,8 @@ class TalonCost(CostAware, ForestLearner):
         known = not sequence.costs.fixed or sequence.costs.chain(1) is not None
         as_here = type(one).scored is TalonCost.scored and type(one).learn is TalonCost.learn
         learnt.chainable = sequence.runs_on and learnt.greedy and known and as_here
-        learnt.others = sequence.machine.setdefault(f"talon-cost with {sequence.drafter}", learnt.others)
+        alike = f"talon-cost with {sequence.drafter} at about {round(sequence.temperature * STEPS) / STEPS:g}"
+        learnt.others = sequence.machine.setdefault(alike, learnt.others)
         learnt.expect()
         return one
 
@@ -161,8 +165,10 @@ class TalonCost(CostAware, ForestLearner):
             return learnt.wanted
         if learnt.chains is not None:
             return learnt.chains.width
+        if self.pauses:  # it may not be asked then
+            return 0
         self.price_as_chains(False)
-        return 0 if self.pauses else self.affordable_width()
+        return self.affordable_width()
 
     def price_as_chains(self, chained: bool) -> None:
         """Whether rounds are priced as those of chains are from now on."""
@@ -174,12 +180,12 @@ class TalonCost(CostAware, ForestLearner):
         learnt = self.learnt
         if learnt.drafted >= UNSEEN and learnt.chainable and self.known.costs.chain(1) is None:
             learnt.chainable = False
-        if learnt.chains is None and learnt.chainable and learnt.wanted is None:
+        if learnt.chains is None and learnt.chainable and learnt.wanted is None and not self.pauses:
             learnt.branching = max(learnt.branching - 1, 0)
             if learnt.branching:
                 return None
             self.price_as_chains(True)
-            learnt.wanted = 0 if self.pauses else self.affordable_width()
+            learnt.wanted = self.affordable_width()
             if learnt.wanted:
                 self.plan_chains()
         chains = learnt.chains
@@ -395,7 +401,8 @@ class TalonCost(CostAware, ForestLearner):
         return 0.0 if self.learnt.chained else super().others_of_layer(costs)
 
     def spared(self, costs: Costs) -> float:
-        together = costs.rest(PAUSE) if self.learnt.greedy else None
+        drawn_by_rules = self.children != "deterministic" and not self.learnt.greedy
+        together = None if drawn_by_rules else costs.rest(PAUSE)
         plain = costs.besides(False) if together is None else together / PAUSE
         drafted = self.others(costs) if self.learnt.chained else costs.besides(True)
         return 0.0 if plain is None or drafted is None else drafted - plain

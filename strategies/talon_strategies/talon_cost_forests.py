@@ -69,7 +69,8 @@ class TalonCostForest(LearningForest):
     def chained(self, trees: IntArray) -> NDArray[np.bool_]:
         asked = [text for text in trees.tolist() if self._learnt[text].chains is None]
         for text in asked:
-            if self._learnt[text].chainable and self._learnt[text].branching < 2:
+            learnt = self._learnt[text]
+            if learnt.chainable and learnt.branching < 2 and not self.policies[text].pauses:
                 self.policies[text].price_as_chains(True)
         self._renew([text for text in asked if not self.policies[text].pauses and self._known[text].stands < 1])
         self._following.hand_back(np.array(asked, dtype=np.int64))

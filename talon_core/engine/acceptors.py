@@ -1,5 +1,7 @@
 """Who accepts the tokens of a sequence: the target by itself, on its device, or the rule, on the host."""
 
+from functools import partial
+
 import attrs
 import numpy as np
 
@@ -41,6 +43,11 @@ class Acceptor:
     any_tree: bool
     on_host: str | None
 
+    @property
+    def most_likely_up_to(self) -> frozenset[int] | None:
+        """Where the target takes its most likely tokens of any tree, those that end the text; otherwise None."""
+        return None
+
     def offer(self, slot: int, tree: TokenTree, offered: Offered) -> None:
         """Offer the target to choose the path through a tree by itself; it may still leave it to the rule.
 
@@ -63,6 +70,10 @@ class MostLikely(Acceptor):
     """
 
     ends: frozenset[int]
+
+    @property
+    def most_likely_up_to(self) -> frozenset[int] | None:
+        return self.ends
 
     def offer(self, slot: int, tree: TokenTree, offered: Offered) -> None:
         offered.greedy[slot] = self.ends
@@ -102,7 +113,8 @@ class Draws(Acceptor):
 
     def offer(self, slot: int, tree: TokenTree, offered: Offered) -> None:
         numbers = _told(self.choices, int(tree.depths.max()) + 1)
-        offered.drawn[slot] = NodeDraws(self.warpers, self.ends, numbers[tree.depths])
+        ahead = partial(_told, self.choices)
+        offered.drawn[slot] = NodeDraws(self.warpers, self.ends, numbers[tree.depths], ahead=ahead)
 
     def used(self, accepted: Accepted) -> None:
         self.choices.used(len(accepted.path))
@@ -142,7 +154,7 @@ class Acceptors:
 
     def __init__(self, rule: AcceptanceRule, target: Target) -> None:
         self._walks = rule.follows_argmax and target.can_walk
-        self._can_draw = target.can_draw
+        self._can_draw, self._draws = target.can_draw, target.draws
         self._follows_warped = rule.follows_argmax
         self._follows_draws = rule.follows_argmax and rule.follows_target
         self._tests: DrawnOrder | None = rule.tests
@@ -160,9 +172,10 @@ class Acceptors:
         any_tree = self._any_tree or (self._any_greedy_tree and request.greedy)
         if request.greedy and self._walks:
             return MostLikely(any_tree, NOT_WALKED if self._can_draw else None, request.eos)
-        if not self._can_draw:
-            return Acceptor(any_tree, None)
         drawing = request.sampling.do_sample
+        if not self._can_draw:
+            own = self._drawn_by_some(request, choices) if drawing and self._follows_draws else None
+            return own if own is not None else Acceptor(any_tree, None)
         if not (self._follows_draws or self._tests if drawing else self._follows_warped):
             return Acceptor(any_tree, self._does_more)
         warpers = prefix_free(request.sampling.processors)
@@ -175,6 +188,13 @@ class Acceptors:
         if self._tests is not None:
             return ChildrenTested(any_tree, NOT_WALKED, self._tests, warpers, request.eos, choices)
         return Draws(any_tree, NOT_WALKED, warpers, request.eos, choices)
+
+    def _drawn_by_some(self, request: Request, choices: Choices) -> Acceptor | None:
+        """Who draws the tokens of a sequence where the target draws some; None for the rule."""
+        warpers = prefix_free(request.sampling.processors)
+        if isinstance(warpers, str) or not isinstance(choices, Foreseen) or not self._draws(warpers):
+            return None
+        return Draws(self._any_tree, NOT_WALKED, warpers, request.eos, choices)
 
 
 def _told(choices: Foreseen, count: int) -> FloatArray:

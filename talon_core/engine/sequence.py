@@ -55,6 +55,7 @@ class Sequence:
         source: says before each tree which source of the drafter is asked, likewise; None for all together.
         tell: tells its policy what became of a tree, likewise.
         rests: says in how many rounds to come its policy drafts nothing, likewise.
+        resting: in so many rounds to come it drafts nothing, and need not be asked.
         said: says whether its policy's trees of rounds to come are chains, likewise.
         follow: tells its policy of a tree that was run ahead, likewise; None where it has to be asked for it.
         policy_choices: the randomness of its policy, which tells nothing of what its rule will draw.
@@ -91,6 +92,7 @@ class Sequence:
         self.has_begun = False
         self.read = 0
         self.drafted_at: int | None = None
+        self.resting = 0
         self.shared: dict[str, Any] = {}
         self._begun_at = 0.0
         self._budgets: tuple[int, int] | None = None  # of the policy, when it began
@@ -171,7 +173,11 @@ class Sequence:
 
         0 where anything but its tokens may end it before.
         """
-        return min(self.rests(), self.deepest) if self.ends_by_tokens else 0
+        if not self.ends_by_tokens:
+            return 0
+        if not self.resting:
+            self.resting = self.rests()
+        return min(self.resting, self.deepest)
 
     @property
     def ends_by_tokens(self) -> bool:

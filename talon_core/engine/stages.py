@@ -190,13 +190,15 @@ class Stages:
         if not (self._goes_on and parts.chains_on) or len(self._sequences) > 1:
             return
         ((slot, one),) = self._sequences.items()
+        if one.resting:
+            return
         with self._faults.of([slot]):
             with parts.blaming("is_ahead"):
                 ahead = parts.drafter.is_ahead(slot)
             if ahead:
                 self._take(slot, one)
                 return
-            ends = self._offered({slot: TokenTree.root(one.root)}).greedy.get(slot)
+            ends = one.acceptor.most_likely_up_to
             chains = None if ends is None or one.root in ends else one.chains()
             if ends is None or chains is None:
                 return
@@ -236,21 +238,29 @@ class Stages:
             return self._drafted_ahead(self._ahead)
         parts = self._parts
         wanted: list[Wanted] = []
+        alone: dict[int, Drafted] = {}
         with self._faults.of(self._sequences):
             max_depth = checked_depth(parts.named, parts.drafter)
             layers = self._sharing.layers(self._sequences, self._costs) if len(self._sequences) > 1 else {}
             for slot, one in self._sequences.items():
+                if one.resting:
+                    one.resting -= 1
+                    root = TokenTree.root(one.root)
+                    alone[slot] = Drafted(root, root, 0, ())
+                    continue
                 limits = one.limits(parts.target.vocab_size, max_depth)
                 if slot in layers:
                     limits = attrs.evolve(limits, max_depth=min(limits.max_depth, layers[slot]))
                 own = one.policy_choices, one.length, one.growers, one.source, one.unheard
                 wanted.append(Wanted(slot, one.policy, one.root, limits, *own))
+        if not wanted:
+            return alone
         parts.preparations.drafting(wanted)
         drafted = draft_trees(wanted, parts.offers, self._faults, self._measured, self._clock)
         for slot, tree in drafted.items():
             if any(span.work == "layer" for span in tree.spans):
                 self._sequences[slot].drafted_at = self._sequences[slot].length
-        return drafted
+        return drafted | alone
 
     def _allocated(self, drafted: dict[int, Drafted]) -> dict[int, Drafted]:
         """What was drafted, with the trees as they are verified."""
@@ -313,7 +323,8 @@ class Stages:
 
     def _further(self, left: Mapping[int, Drafted], offered: Offered) -> int:
         """In how many rounds behind this one all of these will be walked through their roots alone, as far as known."""
-        if len(offered.greedy) < len(left) or any(len(one.drafted) > 1 for one in left.values()):
+        foreseen = sum(one.ahead is not None for one in offered.drawn.values())
+        if len(offered.greedy) + foreseen < len(left) or any(len(one.drafted) > 1 for one in left.values()):
             return 0
         rounds = []
         for slot in left:

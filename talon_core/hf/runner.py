@@ -320,10 +320,14 @@ class ModelRunner:
         }
 
     def walk_roots(
-        self, trees: Mapping[int, TokenTree], ends: frozenset[int], further: int
+        self,
+        trees: Mapping[int, TokenTree],
+        ends: frozenset[int],
+        further: int,
+        drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> tuple[dict[int, Accepted], int] | None:
         """As `Executor.walk_roots`: what was accepted of each slot, and how many passes were run for it."""
-        found = self.executor.walk_roots(trees, "outputs", ends, further)
+        found = self.executor.walk_roots(trees, "outputs", ends, further, drawn)
         if found is None:
             return None
         (features,) = found.rest  # of the roots, one after another

@@ -26,6 +26,7 @@ from talon_core.runtime.network import NetworkTarget
 from talon_core.runtime.recording import Recorder
 from talon_core.runtime.row_sizes import most_rows
 from talon_core.runtime.watching import WatchedModules
+from talon_core.sampling import Processor
 from talon_core.sessions import RepeatableSession
 from talon_core.target import ALL_WALKED, NOT_GREEDY, NOTHING_DRAWN, NodeDraws, NodeOutputs, Verified
 from talon_core.tree import IntArray, TokenTree
@@ -108,6 +109,9 @@ class HFTarget(NetworkTarget):
             self._probe(nodes)
         forget_widened(model)  # passes in a session may need no weights but the blocks
 
+    def draws(self, warpers: tuple[Processor, ...]) -> bool:
+        return self.runner.executor.draws(warpers)
+
     def executor(self) -> Executor:
         made = self._executor()
         made.set_up.append(self.runner.put_off.set_up)  # the drafter's passes may run layers of the model
@@ -185,7 +189,7 @@ class HFTarget(NetworkTarget):
             ran = self.runner.run({slot: (tree, 0) for slot, tree in trees.items()})
             return Verified(self._split(ran, trees), prepared=self.runner.executor.preparations > before)
         looked_at = bool(unwalked) or len(slots) < len(trees)
-        roots = None if looked_at or taken else self.runner.walk_roots(trees, ends, further)
+        roots = None if looked_at else self.runner.walk_roots(trees, ends, further, taken)
         if roots is not None:
             return Verified(accepted=roots[0], passes=roots[1])
         ready = None if looked_at or taken else self.runner.walk_ready(trees, ends)

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from talon_core.attention import AttentionBackend
 from talon_core.runtime.cache import KeyValueCache, TreeCache
-from talon_core.runtime.greedy_walks import greedy_walks
+from talon_core.runtime.host_draws import Warp
+from talon_core.runtime.host_walks import drawn_walks, greedy_walks
 from talon_core.runtime.inputs import PassInputs, Staged, pass_inputs, prompt_passes
 from talon_core.runtime.passes import Pass, PromptPass, TreePass
 from talon_core.runtime.recording import PassRecorder, Trusted, Walks
@@ -27,6 +28,7 @@ from talon_core.runtime.repeating import RepeatedPasses
 from talon_core.runtime.running_on import OfRoots, RunningOn
 from talon_core.runtime.scores import best_numbers
 from talon_core.runtime.transfers import sent
+from talon_core.sampling import Processor
 from talon_core.target import ALL_WALKED, NOTHING_DRAWN, SECONDS_AHEAD, NodeDraws
 from talon_core.tree import IntArray, TokenTree
 
@@ -325,8 +327,17 @@ class Executor(ABC):
         """
         raise RuntimeError(f"{type(self).__name__} does not walk so; ask its `can_walk` and `can_draw` first")
 
+    def draws(self, warpers: Sequence[Processor]) -> bool:
+        """Whether `walk` can be called with `drawn` that warp scores so and test nothing, though not with any."""
+        return False
+
     def walk_roots(
-        self, trees: Mapping[int, TokenTree], kind: Hashable, ends: frozenset[int], further: int
+        self,
+        trees: Mapping[int, TokenTree],
+        kind: Hashable,
+        ends: frozenset[int],
+        further: int,
+        drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> OfRoots | None:
         """As `walk` without logits, where all trees are roots alone, if that takes less time.
 
@@ -336,6 +347,7 @@ class Executor(ABC):
             ends: likewise.
             further: in how many rounds behind this one the same slots will be walked through their roots alone, as far
                 as is known. Their passes may be run now.
+            drawn: as for `walk`.
 
         Returns:
             None where `walk` is to be asked: nothing was done.
@@ -386,6 +398,11 @@ def _without_logits(found: tuple[Tensor, tuple[Any, ...]]) -> tuple[Any, ...]:
     """What is kept of a pass that is walked: the most likely tokens, and what it returns behind the logits."""
     best, made = found
     return best, *made[1:]
+
+
+def _all_of_it(made: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What is kept of a pass whose tokens are drawn, but for the logits."""
+    return made
 
 
 def _lasting(rows: Tensor, path: IntArray, start: int) -> Tensor:
@@ -492,8 +509,10 @@ class HostExecutor(Executor):
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
         logits: bool = True,
     ) -> tuple[Made, Walks]:
-        if self._recorder is None or drawn:
+        if self._recorder is None:
             return super().walk(inputs, work, kind, slots, ends, unwalked, drawn, logits)
+        if drawn:
+            return self._walk_drawn(inputs, work, kind, slots, ends, unwalked, drawn)
 
         def chosen(view: TreeView) -> tuple[Tensor, Made]:
             made = work(view)
@@ -507,21 +526,49 @@ class HostExecutor(Executor):
         self.cache.commit({slot: walk.path for slot, walk in walks.items()}, self._moved)
         return made, walks
 
+    def _walk_drawn(
+        self,
+        inputs: PassInputs,
+        work: Callable[[TreeView], Made],
+        kind: Hashable,
+        slots: Collection[int],
+        ends: frozenset[int],
+        unwalked: Mapping[int, int],
+        drawn: Mapping[int, NodeDraws],
+    ) -> tuple[Made, Walks]:
+        """`walk` where tokens of some trees are drawn: at those nodes alone that a path goes to."""
+        assert self._recorder is not None
+        began = perf_counter()
+        made = self._run(inputs, work, kind, NOTHING, None)
+        walks = drawn_walks(inputs, made[0], slots, ends, unwalked, drawn, self._recorder.draw_token)
+        if len(inputs.ids) == len(slots):
+            self._seconds = perf_counter() - began
+        self.cache.commit({slot: walk.path for slot, walk in walks.items()}, self._moved)
+        return made, walks
+
+    def draws(self, warpers: Sequence[Processor]) -> bool:
+        return self._recorder is not None and Warp.of(warpers) is not None
+
     @property
     def runs_on(self) -> bool:
         return self._running_on is not None
 
     def walk_roots(
-        self, trees: Mapping[int, TokenTree], kind: Hashable, ends: frozenset[int], further: int
+        self,
+        trees: Mapping[int, TokenTree],
+        kind: Hashable,
+        ends: frozenset[int],
+        further: int,
+        drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> OfRoots | None:
         if self._running_on is None:
             return None
-        own = walking(kind)
-        found = self._running_on.take(trees, own, ends)
+        own, chosen = (kind, _all_of_it) if drawn else (walking(kind), _without_logits)
+        found = self._running_on.take(trees, own, ends, drawn)
         if found is None and further and self._seconds:
             self.forget_ahead()
             began, most = perf_counter(), min(1 + further, int(SECONDS_AHEAD / self._seconds))
-            found = self._running_on.run(trees, own, ends, most, _without_logits)
+            found = self._running_on.run(trees, own, ends, most, chosen, drawn)
             if found is not None:
                 self._seconds = (perf_counter() - began) / found.passes
         if found is not None:

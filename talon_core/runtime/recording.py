@@ -17,6 +17,7 @@ from talon_core.tree import IntArray
 if TYPE_CHECKING:
     from talon_core.runtime.cache import TreeCache
     from talon_core.runtime.executor import Numbers, TreeView
+    from talon_core.runtime.host_draws import DrawnAhead, Warp
     from talon_core.runtime.inputs import PassInputs
 
 T = TypeVar("T")
@@ -100,7 +101,12 @@ class RecordedPass(ABC, Generic[T]):
 
     @abstractmethod
     def run_on(
-        self, inputs: "PassInputs", passes: int, ends: Collection[int], chosen: Callable[[T], Any]
+        self,
+        inputs: "PassInputs",
+        passes: int,
+        ends: Collection[int],
+        chosen: Callable[[T], Any],
+        draws: "DrawnAhead | None" = None,
     ) -> "FurtherPasses | None":
         """Do the pass over trees of a root alone, and others behind it, as rounds without a draft would.
 
@@ -111,6 +117,7 @@ class RecordedPass(ABC, Generic[T]):
             passes: how many at most.
             ends: tokens that end texts: behind a pass that finds one of them none is done.
             chosen: the part of what the pass returns that is kept; its first are the tokens.
+            draws: how tokens are drawn. The first are the scores then, which are not kept.
 
         Returns:
             What was found. None where that cannot be done, in which case nothing is.
@@ -281,6 +288,19 @@ class PassRecorder(ABC):
         """What moves rows in buffers of a cache, all at once: called with a slot, a row of it and a path.
 
         Row `row + i` becomes what was in `row + path[i]`; the path ascends.
+        """
+
+    @abstractmethod
+    def draw_token(self, scores: torch.Tensor, warp: "Warp", number: float) -> int:
+        """Draw a token, as in passes that draw.
+
+        Args:
+            scores: shape `(vocab,)`.
+            warp: what is done to them.
+            number: in [0, 1).
+
+        Returns:
+            `NO_TOKEN` where there is no law.
         """
 
     @abstractmethod

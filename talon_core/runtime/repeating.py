@@ -14,6 +14,7 @@ from talon_core.runtime.recording import FurtherPasses, PassRecorder, Trusted
 
 if TYPE_CHECKING:
     from talon_core.runtime.executor import Numbers, TreeView
+    from talon_core.runtime.host_draws import DrawnAhead
 
 T = TypeVar("T")
 
@@ -162,16 +163,23 @@ class RepeatedPasses:
         return Trusted(own.recorded, one, several)
 
     def run_on(
-        self, inputs: PassInputs, kind: Hashable, passes: int, ends: Collection[int], chosen: Callable[[Any], Any]
+        self,
+        inputs: PassInputs,
+        kind: Hashable,
+        passes: int,
+        ends: Collection[int],
+        chosen: Callable[[Any], Any],
+        draws: "DrawnAhead | None" = None,
     ) -> FurtherPasses | None:
         """Several passes over trees of a root alone, one behind another, where what is written down can be trusted.
 
         Args:
             inputs: of the first.
             kind: as for `run`.
-            passes: as for `RecordedPass.run_on`, and so are the next two.
+            passes: as for `RecordedPass.run_on`, and so are the next three.
             ends: likewise.
             chosen: likewise.
+            draws: likewise.
 
         Returns:
             As `RecordedPass.run_on`; None where the first has to be done by itself.
@@ -181,10 +189,10 @@ class RepeatedPasses:
         if self.seen is not None or own is None or own.recorded is None or not own.recorded.fits(queries, {}):
             return None
         self._kinds[kind] = self._kinds.pop(kind)  # the latest stands last
-        if own.checked.get(_sort(inputs, True), 0) < CHECKED:
+        if own.checked.get(_sort(inputs, draws is None), 0) < CHECKED:
             return None
         try:
-            found: FurtherPasses | None = own.recorded.run_on(inputs, passes, ends, chosen)
+            found: FurtherPasses | None = own.recorded.run_on(inputs, passes, ends, chosen, draws)
         except RuntimeError:
             return None  # it is found again, and told of, where the pass is done by itself
         return found

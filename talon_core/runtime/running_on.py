@@ -7,9 +7,11 @@ from typing import Any
 import attrs
 
 from talon_core.runtime.cache import TreeCache
+from talon_core.runtime.host_draws import DrawnAhead
 from talon_core.runtime.inputs import pass_inputs
 from talon_core.runtime.recording import FurtherPasses
 from talon_core.runtime.repeating import RepeatedPasses
+from talon_core.target import NOTHING_DRAWN, NodeDraws
 from talon_core.tree import TokenTree
 
 
@@ -37,6 +39,7 @@ class _Ran:
         kind: of the passes.
         ends: tokens that end the texts.
         slots: whose roots were in them, in this order.
+        draws: how the tokens were drawn; None where they are the most likely ones.
         state: of the cache in the round of the first.
         taken: how many rounds have come.
     """
@@ -45,6 +48,7 @@ class _Ran:
     kind: Hashable
     ends: frozenset[int]
     slots: list[int]
+    draws: DrawnAhead | None
     state: tuple[Any, ...]
     taken: int = 0
 
@@ -54,8 +58,9 @@ class RunningOn:
 
     What stands behind the committed rows of a cache is nobody's: passes write theirs there, and if the text goes on in
     another way, or not at all, others take their places. A pass that was run ahead is the one that its round asks for
-    where everything that it reads is the same: the tokens, the committed rows, and the model, which is looked at
-    whenever a session is entered. Whoever begins another pass on the cache, or enters a session, calls `forget` first.
+    where everything that it reads is the same: the tokens, the numbers that others are drawn with, the committed rows,
+    and the model, which is looked at whenever a session is entered. Whoever begins another pass on the cache, or enters
+    a session, calls `forget` first.
 
     Args:
         passes: what is written down.
@@ -75,13 +80,20 @@ class RunningOn:
             of_use = ran.taken == len(ran.found.tokens)
             self._most = min(2 * self._most, maxsize) if of_use else 2 * ran.taken
 
-    def take(self, trees: Mapping[int, TokenTree], kind: Hashable, ends: frozenset[int]) -> OfRoots | None:
+    def take(
+        self,
+        trees: Mapping[int, TokenTree],
+        kind: Hashable,
+        ends: frozenset[int],
+        drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
+    ) -> OfRoots | None:
         """What the pass of a round has found, if it was run ahead; otherwise None, and nothing is ready any more.
 
         Args:
             trees: of the round, by slot.
-            kind: as for `Executor.walk`.
+            kind: as for `Executor.walk`; passes that are drawn from have another than those that are not.
             ends: likewise.
+            drawn: likewise, of no slot or of all.
         """
         ran, slots = self._ran, sorted(trees)
         if ran is None:
@@ -89,7 +101,8 @@ class RunningOn:
         place = ran.taken
         if place < len(ran.found.tokens) and (ran.kind, ran.ends, ran.slots) == (kind, ends, slots):
             roots = [trees[slot].tokens.item(0) for slot in slots if len(trees[slot]) == 1]
-            if roots == ran.found.tokens[place - 1] and ran.state == self._state(slots, place):
+            same = roots == ran.found.tokens[place - 1] and ran.state == self._state(slots, place)
+            if same and (ran.draws is None or ran.draws.are(drawn, slots, place)):
                 return self._next(ran, 0)
         self.forget()
         return None
@@ -101,15 +114,17 @@ class RunningOn:
         ends: frozenset[int],
         passes: int,
         chosen: Callable[[Any], Any],
+        drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> OfRoots | None:
         """The pass of a round and those behind it.
 
         Args:
             trees: of the round, by slot.
-            kind: as for `Executor.walk`.
+            kind: as for `take`.
             ends: likewise.
             passes: how many at most; what the cache has no room for is not run.
             chosen: as for `RecordedPass.run_on`.
+            drawn: as for `take`.
 
         Returns:
             Of the first; None where it has to be run by itself.
@@ -125,10 +140,13 @@ class RunningOn:
         inputs = pass_inputs({slot: (tree, 0) for slot, tree in trees.items()}, cache.lengths)
         cache.make_room_for(inputs.counts)  # for the first, as where it is run by itself
         passes = min(passes, cache.capacity - max(cache.lengths[slot] for slot in slots))
-        found = self._passes.run_on(inputs, kind, passes, ends, chosen) if passes > 1 else None
+        draws = DrawnAhead.of(drawn, slots, passes) if drawn else None
+        if passes < 2 or (drawn and draws is None):
+            return None
+        found = self._passes.run_on(inputs, kind, passes, ends, chosen, draws)
         if found is None:
             return None
-        return self._next(_Ran(found, kind, ends, slots, self._state(slots, 0)), len(found.tokens))
+        return self._next(_Ran(found, kind, ends, slots, draws, self._state(slots, 0)), len(found.tokens))
 
     def _next(self, ran: _Ran, passes: int) -> OfRoots:
         """What was found for the next round, which has come."""

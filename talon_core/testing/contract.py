@@ -160,7 +160,8 @@ def check_tree_policy(make: Callable[[], TreePolicy], *, max_examples: int = 100
     included. A policy that grows forests must grow the same trees in them, of texts of several lengths; one that can be
     asked together with those of other texts must choose the same as by itself, round after round; one that plans must
     draft those that it plans; and one that says chains, and need not be asked for them, must draft these where it is
-    asked, and learn the same. A sequence after others, and beside others, must get the trees that it gets
+    asked, and learn the same. One that says that it rests must draft nothing then, and draft the same afterwards whether
+    it was asked in between or not. A sequence after others, and beside others, must get the trees that it gets
     alone: what a policy remembers of a text is in what `begin` returns, where each field with a factory is made anew.
     That is a policy of the same `children`, for prompts of any length and any temperature, whether what passes cost is
     not known, was measured, or never changes.
@@ -205,6 +206,7 @@ def _check_rounds(make: Callable[[], TreePolicy], drafters: st.SearchStrategy[An
         run_ahead = attrs.evolve(sequence, temperature=0.0, runs_on=True)
         _check_chained_learners(make, run_ahead, drafter, first, limits)
         _check_chains(make, run_ahead, drafter, first + second, limits)
+        _check_rests(make, sequence, drafter, first + second, limits)
         _check_plans(_begun(make(), sequence), _begun(make(), sequence), drafter, first + second, limits)
         _check_memory(lambda of: _begun(of, sequence), policy, make(), drafter, second, limits, seed)
 
@@ -350,6 +352,28 @@ def _check_chains(
         for policy in (asked, given):
             _observe(policy, told.of(drafted, context))
         context += len(told.of(drafted).tokens)
+
+
+def _check_rests(
+    make: Callable[[], TreePolicy], sequence: SequenceInfo, drafter: AnyDrafter, rounds: list[Told], limits: DraftLimits
+) -> None:
+    """Ask one of two equal policies for all of its trees, and the other for none of those for which it rests."""
+    asked, told_of = _begun(make(), sequence), _begun(make(), sequence)
+    left, rested = 0, False
+    for told in rounds:
+        drafted = draft_tree(asked, drafter, told.root, limits, SeededChoices(0))
+        if left:
+            left, rested = left - 1, True
+        else:
+            own = draft_tree(told_of, drafter, told.root, limits, SeededChoices(0))
+            _require(
+                not rested or _same(drafted, own),
+                asked,
+                "drafts another tree than an equal policy that was not asked for those of rounds in which it rested",
+            )
+            left = resting(told_of)() if len(own.drafted) == 1 else 0
+        for policy in (asked, told_of):
+            _observe(policy, told.of(drafted))
 
 
 TEXTS = 3

@@ -303,13 +303,14 @@ class Replay:
         """What passes take with a method's drafter, or without any where nothing is drafted."""
         if self.costs is None:
             return self._unknown
-        if method.policy is None and not self.temperature:
+        if method.policy is None and self.follows(method.rule):
             return self._at_rest
         return costs_with(self.costs, method.drafter)
 
     def rests(self, method: Method) -> bool:
         """Whether a method's policy says in how many rounds nothing will be drafted: their passes are run together."""
-        return method.policy is not None and not self.temperature and resting(method.policy) is not never_rests
+        policy = method.policy
+        return policy is not None and self.follows(method.rule) and resting(policy) is not never_rests
 
     def runs_on(self, method: Method) -> bool:
         """Whether passes of rounds may be run ahead whose trees are known to be chains."""

@@ -185,6 +185,28 @@ def test_a_policy_that_rests_otherwise_is_refused(off, complaint):
 
 
 @attrs.frozen
+class CountsItsQuestions(Rests):
+    """It drafts in each third round in which it was asked."""
+
+    asked: list[bool] = attrs.field(init=False, eq=False, factory=list)
+
+    def width(self, tree):
+        self.asked[:] = [True]
+        return super().width(tree)
+
+    def observe(self, round_):
+        if self.asked:
+            super().observe(round_)
+            self.asked.clear()
+
+
+@pytest.mark.usefixtures("unshrunk")
+def test_a_policy_that_has_to_be_asked_while_it_rests_is_refused():
+    with pytest.raises(AssertionError, match="not asked for those of rounds in which it rested"):
+        check_tree_policy(CountsItsQuestions)
+
+
+@attrs.frozen
 class TakesItsMemoryAlong(Remembers):
     """Its memory is an option, so that equal policies share it."""
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from talon_core.attention import TreeLayout
 from talon_core.choices import SeededChoices
 from talon_core.laws import Laws
-from talon_core.runtime.greedy_walks import greedy_walks
+from talon_core.runtime.host_walks import greedy_walks
 from talon_core.runtime.inputs import pass_inputs
 from talon_core.testing import draft_trees
 from talon_core.tree import TokenTree

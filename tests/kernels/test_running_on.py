@@ -8,7 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers.generation.logits_process import TopKLogitsWarper
 
+from talon_core.choices import SeededChoices
 from talon_core.costs import MeasuredCosts
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.drafter import FINAL_STATE
@@ -19,7 +21,8 @@ from talon_core.plugins.parts import Parts
 from talon_core.policy import Growth, TreePolicy
 from talon_core.request import Request
 from talon_core.runtime import executor as executors
-from talon_core.sampling import Sampling
+from talon_core.sampling import Sampling, Temperature, temperature_sampling
+from talon_core.target import NO_TOKEN, DrawnTests, NodeDraws
 from talon_core.tree import TokenTree
 from talon_kernels import NativeAccelerator, NativeAttention
 from talon_strategies.talon_cost import TalonCost
@@ -417,9 +420,10 @@ def test_nothing_is_said_of_rounds_in_which_others_take_part(library, told):
             engine.step()
 
 
-def test_nothing_is_said_of_rounds_in_which_a_token_is_drawn(library, told):
+def test_nothing_is_said_of_rounds_in_which_the_rule_draws_a_token(library, told):
     decoder = decoder_of("none")
-    decoder.run_all([Request(PROMPT, 6), Request(PROMPT[:9], 6, Sampling(do_sample=True))])
+    looks = temperature_sampling(0.9, [lambda ids, scores: scores])
+    decoder.run_all([Request(PROMPT, 6), Request(PROMPT[:9], 6, looks)])
     assert len(told) >= 6
     assert not any(told)
 
@@ -557,7 +561,7 @@ def test_texts_of_a_batch_run_ahead_until_the_first_is_over(library, passes):
 @pytest.mark.parametrize(
     "how",
     [
-        {"temperature": 1.0, "seed": 3},
+        {"temperature": 1.0, "top_p": 0.9, "seed": 3},
         {"max_time": 1000.0},
         {"stopping_criteria": [lambda ids, scores=None, **_: False]},
         {"repetition_penalty": 1.3},
@@ -672,3 +676,120 @@ def test_a_paused_policy_of_ours_says_how_long():
     policy.learnt.left, policy.learnt.begun, policy.learnt.most_new = 0, False, 33
     assert policy.rests() == 33
     assert RootAlone().rests() > 10**9
+
+
+WARPED = [(), (Temperature(0.7),), (TopKLogitsWarper(5), Temperature(1.3))]
+
+
+def drawn_step(target, roots, draws, further=0, ends=NO_END, warpers=WARPED[1]):
+    """One round over roots alone, whose tokens are drawn; `draws` are the choices of each slot."""
+    trees = {slot: TokenTree.root(token) for slot, token in roots.items()}
+    asked = {
+        slot: NodeDraws(warpers, ends, choices.ahead(1), ahead=choices.ahead)
+        for slot, choices in draws.items()
+        if slot in roots
+    }
+    verified = target.verify(trees, drawn=asked, **({"further": further} if further else {}))
+    assert verified.accepted.keys() == roots.keys()
+    for slot in asked:
+        draws[slot].used(1)
+    return verified
+
+
+def drawn_rounds(target, roots, furthers, seed=0, **more):
+    draws, found = {slot: SeededChoices(seed + slot) for slot in roots}, []
+    for further in furthers:
+        found.append(drawn_step(target, roots, draws, further, **more))
+        roots = tokens_of(found[-1])
+    return found
+
+
+@pytest.mark.parametrize("warpers", WARPED)
+@pytest.mark.parametrize("texts", [[PROMPT], [PROMPT, PROMPT[:7], PROMPT[3:20]]])
+def test_drawn_passes_run_ahead_have_the_bits_and_tokens_of_those_run_one_by_one(library, warpers, texts):
+    target = target_of()
+    made = []
+    for furthers in ([0] * 20, [*range(19, -1, -1)]):
+        with target.session():
+            roots = tokens_of(drawn_rounds(target, begin(target, texts), [0] * 6, 50)[-1])
+            found = drawn_rounds(target, roots, furthers, warpers=warpers)
+            lengths = target.runner.cache.lengths
+            kept = [row for slot in range(len(texts)) for row in rows(target, slot, lengths[slot])]
+            made.append(([tokens_of(one) for one in found], [features_of(target, one) for one in found], kept))
+            assert [one.passes for one in found] == ([1] * 20 if not furthers[0] else [20] + [0] * 19)
+            for slot in range(len(texts)):
+                target.close(slot)
+    (tokens, features, kept), (own_tokens, own_features, own_kept) = made
+    assert own_tokens == tokens
+    assert len({*map(str, tokens)}) > 5
+    assert same_bits(own_features, features)
+    assert same_bits(own_kept, kept)
+
+
+@pytest.mark.parametrize("changed", ["numbers", "temperature", "greedy", "tests"])
+def test_what_was_drawn_ahead_is_forgotten_where_something_else_is_drawn(library, changed):
+    """One round is drawn in another way than was known; that and those behind it are what they are without."""
+    made = []
+    for further in (0, 9):
+        target = target_of()
+        with target.session():
+            roots = tokens_of(drawn_rounds(target, begin(target, [PROMPT]), [0] * 6, 50)[-1])
+            roots = tokens_of(step(target, roots))  # and what is not drawn is written down, too
+            roots = warmed(target, roots)
+            draws = {0: SeededChoices(3)}
+            first = drawn_step(target, roots, draws, further)
+            assert first.passes == 1 + further
+            roots = tokens_of(first)
+            if changed == "numbers":
+                draws = {0: SeededChoices(77)}
+                other = drawn_step(target, roots, draws, further)
+            elif changed == "temperature":
+                other = drawn_step(target, roots, draws, further, warpers=(Temperature(3.0),))
+            elif changed == "greedy":
+                other = step(target, roots, further)
+            else:
+                own = TokenTree.root(roots[0])
+                asked = NodeDraws((), NO_END, draws[0].ahead(2), DrawnTests("in-turn", own))
+                other = target.verify({0: own}, drawn={0: asked}, further=further)
+                assert other.accepted.keys() == {0}
+            found = drawn_rounds(target, tokens_of(other), [0] * 8, 9)
+            made.append([tokens_of(one) for one in (first, other, *found)])
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("policy", ["none", Rests(3), "chain:length=2", "talon-cost"])
+@pytest.mark.parametrize("sampling", [temperature_sampling(0.8), Sampling(True, WARPED[2], 1.3)])
+def test_a_text_is_the_same_whoever_draws_it(library, monkeypatch, policy, sampling):
+    drafter = None if policy == "none" else "draft-model:skip=1-2"
+    decoder = decoder_of(policy, drafter)
+    asked = [Request(PROMPT[: 9 + seed], 24, sampling, seed=seed) for seed in range(6)]
+    found = [decoder.run_all([one])[0] for one in asked]
+    assert any(round_.laws_on_host == 0 for text in found for round_ in text.rounds)
+    together = decoder.run_all(asked)
+    monkeypatch.setattr(HFTarget, "draws", lambda self, warpers: False)
+    by_rule = decoder_of(policy, drafter).run_all(asked)
+    assert all(round_.laws_on_host for text in by_rule for round_ in text.rounds)
+    assert [one.token_ids for one in found] == [one.token_ids for one in by_rule]
+    assert [one.token_ids for one in together] == [one.token_ids for one in by_rule]
+    assert len({str(one.token_ids) for one in found}) == 6
+
+
+def test_drawn_rounds_to_come_are_run_together(library, passes):
+    decoder = decoder_of("none")
+    for _ in range(2):
+        passes.clear()
+        text = decoder.run_all([Request(PROMPT, 12, temperature_sampling(1.0), seed=1)])[0]
+    assert len(text.token_ids) == 12
+    assert passes == [12] + [0] * 11
+
+
+def test_a_text_whose_law_is_none_ends_where_it_would(library):
+    target = target_of()
+    with torch.no_grad():
+        target.model.lm_head.weight[:] = float("nan")
+    with target.session():
+        roots = begin(target, [PROMPT])
+        for _ in range(7):
+            assert drawn_step(target, roots, {0: SeededChoices(0)}).accepted[0].token == NO_TOKEN
+        ahead = drawn_step(target, roots, {0: SeededChoices(0)}, 8)
+    assert (ahead.accepted[0].token, ahead.passes) == (NO_TOKEN, 1)

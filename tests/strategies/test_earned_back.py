@@ -24,7 +24,7 @@ def test_one_text_that_loses_does_not_stop_where_others_have_gained() -> None:
 def test_where_all_lose_ever_fewer_are_tried_once_several_have() -> None:
     others = EarnedBack()
     tried = [text(others, 132.0) for _ in range(30)]
-    assert [place for place, one in enumerate(tried) if one] == [0, 1, 2, 3, 5, 8, 13, 22]
+    assert [place for place, one in enumerate(tried) if one] == [0, 1, 3, 6, 11, 20]
 
 
 def test_a_text_that_may_gain_is_tried_after_one_that_did_not_where_that_costs_little() -> None:
@@ -65,3 +65,20 @@ def test_many_texts_at_once_forget_nothing() -> None:
         others.texts += 1
         others.went(1, 1.3, alike, 0.02)
     assert others.begun(1.0, SHORT, 128) is not None
+
+
+def test_what_texts_of_other_lengths_lose_is_not_tried_again_with_each_length() -> None:
+    others = EarnedBack()
+    assert [text(others, 132.0) for _ in range(3)] == [True, True, False]
+    lengths = [1 << bits for bits in range(7, 13)]
+    first = [text(others, 132.0, unread=unread, debt=2.0) for unread in lengths]
+    second = [text(others, 132.0, unread=unread, debt=2.0) for unread in lengths]
+    assert (first, second) == ([True] * 6, [False] * 6)
+
+
+def test_what_texts_of_other_lengths_gain_says_nothing_of_a_length() -> None:
+    alone, beside = EarnedBack(), EarnedBack()
+    for _ in range(8):
+        assert text(beside, 90.0)
+    found = [[text(one, 132.0, unread=LONG, debt=6.0) for _ in range(12)] for one in (alone, beside)]
+    assert found[1] == found[0]

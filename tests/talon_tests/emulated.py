@@ -34,7 +34,7 @@ PACKAGES = "gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user"
 
 DRIVER = Path(__file__).parents[1] / "kernels" / "emulated" / "driver.c"
 
-DECLARED = 14
+DECLARED = 15
 """The ABI of the kernels as the driver declares them and `Emulated` calls them; both follow when it is counted up."""
 
 FLAGS = (
@@ -45,7 +45,7 @@ FLAGS = (
 FUNCTIONS = (
     *("abi", "lanes", "plan", "linear", "gated_mlp", "widen", "walk", "step_sizes", "gated_unit", "rms_norm"),
     *("same_numbers", "tree_attention", "checksums", "best_tokens", "greedy_walk"),
-    *("screen_width", "screen", "likeliest"),
+    *("screen_width", "screen", "likeliest", "draw_tokens"),
 )
 """By the number that the driver knows them by."""
 
@@ -267,6 +267,10 @@ class Emulated(Library):
         memory = Memory(scores, 4 * rows * n), Memory(out, 8 * rows * width, True)
         self._call("best_tokens", *memory, rows, n, width, threads)
 
+    def draw_tokens(self, scores: int, rows: int, n: int, warps: int, numbers: int, tokens: int, threads: int) -> None:
+        given = Memory(warps, 24 * rows), Memory(numbers, 8 * rows), Memory(tokens, 8 * rows, True)
+        self._must("draw_tokens", Memory(scores, 4 * rows * n), rows, n, *given, threads)
+
     def screen_width(self, k: int) -> int:
         return self._call("screen_width", k)
 
@@ -402,16 +406,24 @@ class Emulated(Library):
 
     def walk_on(self, *given: int) -> None:
         """Emulated pass by pass; what is done between them only moves numbers."""
-        own, (passes, ids, positions, best, ends, end_count, starts, sizes, results, kept, done) = given[:7], given[7:]
+        own, (passes, ids, positions, best, ends, end_count, starts, sizes, results, kept, done, drawn) = (
+            given[:7],
+            given[7:],
+        )
         _, _, _, rows, layout, batch, _ = own
         queries = numbers_at(rows, 1, np.int64).item()
-        read, at, found = (memory_of(one, queries, np.int64) for one in (ids, positions, best))
+        scores, n, warps, shares, tokens = numbers_at(drawn, 5, np.int64).tolist() if drawn else [0] * 5
+        read, at = (memory_of(one, queries, np.int64) for one in (ids, positions))
         prefixes, nodes = memory_of(layout, 2 * batch, np.int32).reshape(2, batch)
         last = {*numbers_at(ends, end_count, np.int64).tolist()}
         numbers = zip(numbers_at(starts, results, np.uint64), numbers_at(sizes, results, np.int64), strict=True)
         pieces = [(int(start), 4 * int(size)) for start, size in numbers]
         for number in range(passes):
             self.walk(*own)
+            if drawn:
+                best = tokens + 8 * queries * number
+                self.draw_tokens(scores, queries, n, warps, shares + 8 * queries * number, best, own[-1])
+            found = memory_of(best, queries, np.int64)
             memory_of(done, 1, np.int64)[:] = number + 1
             for start, size in pieces:
                 ctypes.memmove(kept, start, size)

@@ -19,7 +19,7 @@ from talon_kernels.native.build import BuildError, build_library
 
 __all__ = ["BACKENDS", "Library", "chosen", "load", "switch_off", "unavailable"]
 
-ABI = 14
+ABI = 15
 """Counted up, here and in `linear.c`, when a C function's arguments change."""
 
 NO_SUCH_ROW, NO_TREE = 2, 4
@@ -73,7 +73,7 @@ class Library:
             self.walk_on = library.talon_walk_on
             self.walk_on.restype = _INT
             self.walk_on.argtypes = [*self.walk.argtypes, _INT, *[_POINTER] * 4, _INT]
-            self.walk_on.argtypes += [*[_POINTER] * 2, _INT, *[_POINTER] * 2]
+            self.walk_on.argtypes += [*[_POINTER] * 2, _INT, *[_POINTER] * 3]
             self.walk_on.errcheck = _walked
             self.walk_chains = library.talon_walk_chains
             self.walk_chains.restype, self.walk_chains.argtypes = _INT, [_POINTER]
@@ -91,6 +91,10 @@ class Library:
             self.likeliest.errcheck = _has_memory
             self.best_tokens = library.talon_best_tokens
             self.best_tokens.restype, self.best_tokens.argtypes = None, [_POINTER] * 2 + [_INT] * 4
+            self.draw_tokens = library.talon_draw_tokens
+            self.draw_tokens.restype = _INT
+            self.draw_tokens.argtypes = [_POINTER] + [_INT] * 2 + [_POINTER] * 3 + [_INT]
+            self.draw_tokens.errcheck = _has_memory
             self.greedy_walk = library.talon_greedy_walk
             self.greedy_walk.restype = None
             self.greedy_walk.argtypes = [_POINTER] * 4 + [_INT] + [_POINTER] + [_INT] * 2 + [_POINTER]

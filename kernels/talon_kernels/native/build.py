@@ -22,8 +22,8 @@ from talon_core.basics.paths import cache_folder
 T = TypeVar("T")
 
 SOURCES = (
-    *("elementwise.c", "blocks.c", "linear.c", "screen.c", "attention.c", "scores.c", "pass.c", "commit.c"),
-    *("chains.c", "measure.c"),
+    *("elementwise.c", "blocks.c", "linear.c", "screen.c", "attention.c", "scores.c", "draw.c", "pass.c"),
+    *("commit.c", "chains.c", "measure.c"),
 )
 HEADERS = ("talon.h", "parts.h", "blocks.h")
 

@@ -52,6 +52,12 @@ void screen_ends(const Screened *s, int64_t threads, int64_t begin, int64_t end)
 // The first of the largest of n < 2^31 scores; NaN is larger than any number.
 int64_t largest_of(const float *x, int64_t n);
 
+// A token of n < 2^31 scores that are warped, drawn with a number; NO_TOKEN where there is no law. See talon_draw_tokens.
+// upto: room for `blocks_of(n)` sums.
+enum { NO_TOKEN = -1 };
+int64_t blocks_of(int64_t n);
+int64_t draw_row(const float *x, int64_t n, const double *warp, double number, double *upto, int64_t threads);
+
 // The best `width` <= n of n < 2^24 scores: out: (2 * width,), their indices and then their log-probabilities.
 void best_row(const float *x, int64_t n, int64_t width, float *out);
 

@@ -391,25 +391,45 @@ int is_any_of(const int64_t *tokens, int64_t count, const int64_t *ends, int64_t
 // all passes behind one another. ids, positions and layout are what the first pass reads, and are
 // written to; `best` is where the steps leave the tokens. It ends behind a pass that has found one of the `end_count`
 // ends, or at one that fails, unless that is the first. done: how many passes were done.
+// Where tokens are drawn, `best` is null, and `drawn` says how.
+typedef struct {
+    const float *scores;    // (sequences, n), where the steps leave them
+    int64_t n;
+    const double *warps;    // (sequences, 3), as in talon_draw_tokens
+    const double *numbers;  // (passes, sequences)
+    int64_t *tokens;        // likewise; what is drawn
+} Drawn;
+
 EXPORT int64_t talon_walk_on(const Step *steps, int64_t count, void *const *memory, const int64_t *rows, int32_t *layout,
                              int64_t batch, int64_t threads, int64_t passes, int64_t *ids, int64_t *positions,
                              const int64_t *best, const int64_t *ends, int64_t end_count, const float *const *from,
-                             const int64_t *sizes, int64_t results, float *kept, int64_t *done) {
+                             const int64_t *sizes, int64_t results, float *kept, int64_t *done, const Drawn *drawn) {
     int32_t *prefix = layout;
     const int32_t *nodes = layout + batch;
-    for (*done = 0; *done < passes;) {
-        const int64_t failed = talon_walk(steps, count, memory, rows, layout, batch, threads);
-        if (failed) return *done ? DONE : failed;
+    double *upto = best ? 0 : malloc((size_t)blocks_of(drawn->n) * sizeof(double));
+    int64_t failed = best || upto ? DONE : NO_MEMORY;
+    for (*done = 0; !failed && *done < passes;) {
+        failed = talon_walk(steps, count, memory, rows, layout, batch, threads);
+        if (failed) break;
+        const int64_t *found = best;
+        if (!best) {
+            const int64_t first = *done * rows[0];
+            for (int64_t i = 0; i < rows[0]; i++)
+                drawn->tokens[first + i] = draw_row(drawn->scores + i * drawn->n, drawn->n, drawn->warps + 3 * i,
+                                                    drawn->numbers[first + i], upto, threads);
+            found = drawn->tokens + first;
+        }
         for (int64_t i = 0; i < results; i++) {
             memcpy(kept, from[i], (size_t)sizes[i] * sizeof(float));
             kept += sizes[i];
         }
         ++*done;
-        if (is_any_of(best, rows[0], ends, end_count)) break;
-        for (int64_t i = 0; i < rows[0]; i++) ids[i] = best[i], positions[i]++;
+        if (is_any_of(found, rows[0], ends, end_count)) break;
+        for (int64_t i = 0; i < rows[0]; i++) ids[i] = found[i], positions[i]++;
         for (int64_t b = 0; b < batch; b++) prefix[b] += nodes[b];
     }
-    return DONE;
+    free(upto);
+    return *done ? DONE : failed;
 }
 
 // Bytes of a step, and how many numbers its parts have: Python packs them.

@@ -14,12 +14,6 @@ INLINE vi lane_numbers(void) {
 
 INLINE vi choose_whole(vi mask, vi yes, vi no) { return (mask & yes) | (~mask & no); }
 
-INLINE int any(vi mask) {
-    int32_t found = 0;
-    for (int j = 0; j < V; j++) found |= mask[j];
-    return found != 0;
-}
-
 // The first of the largest of n < 2^31 scores, as PyTorch's argmax: NaN is larger than any number.
 int64_t largest_of(const float *x, int64_t n) {
     vf best[CHAINS];

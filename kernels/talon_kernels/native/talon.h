@@ -133,6 +133,13 @@ INLINE vf fma_of(vf a, vf b, vf c) {
 
 INLINE vf choose(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
 
+// Whether a mask is set in any lane.
+INLINE int any(vi mask) {
+    int32_t found = 0;
+    for (int j = 0; j < V; j++) found |= mask[j];
+    return found != 0;
+}
+
 // Adds the groups of four lanes of a vector: for V = 16, (0 + 2) + (1 + 3).
 INLINE v4 add_groups(vf a) {
 #if V == 16

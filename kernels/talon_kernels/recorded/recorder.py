@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -13,12 +14,15 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from talon_core.runtime.cache import TreeCache
 from talon_core.runtime.executor import Numbers, TreeView
+from talon_core.runtime.host_draws import DrawnAhead, Warp, warps_of
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import Pass
 from talon_core.runtime.recording import ChainRun, FurtherPasses, PassRecorder, RanChains, RecordedPass
+from talon_core.target import NO_TOKEN
 from talon_core.tree import IntArray
 from talon_kernels.best_tokens.native import best_tokens_native
 from talon_kernels.commit_path.native import NativeMover
+from talon_kernels.drawn_tokens.native import drawn_tokens_native
 from talon_kernels.narrow import changes
 from talon_kernels.native import Library
 from talon_kernels.recorded.chains import run_chains
@@ -64,6 +68,9 @@ class NativeRecorder(PassRecorder):
 
     def run_chains(self, run: ChainRun) -> RanChains | None:
         return run_chains(self._library, run)
+
+    def draw_token(self, scores: Tensor, warp: Warp, number: float) -> int:
+        return int(drawn_tokens_native(self._library, scores[None], warps_of([warp]), np.array([number])))
 
     def best_numbers(self, scores: Tensor, width: int) -> Tensor:
         return best_tokens_native(self._library, scores.contiguous(), width)
@@ -151,37 +158,61 @@ class _Program:
         return arena.as_strided(sizes, view.strides, view.offset + begin)
 
 
+class _Drawn(ctypes.Structure):
+    """As `Drawn` in `pass.c`."""
+
+    _fields_: ClassVar = [
+        *(("scores", ctypes.c_void_p), ("n", ctypes.c_int64)),
+        *((name, ctypes.c_void_p) for name in ("warps", "numbers", "tokens")),
+    ]
+
+
 class _Further(FurtherPasses):
     """Where passes that go on by themselves leave what is kept of each.
 
     Args:
         program: they.
-        made: what is kept of what a pass returns, first the tokens that the next one reads.
+        made: what is kept of what a pass returns, first the tokens that the next one reads, or the scores that these
+            are drawn from, which are not kept.
         rows: of a pass.
         passes: how many at most.
+        draws: how they are drawn; None where they are not.
 
     Attributes:
         in_rows: whether all of it can be kept as it lies in memory; nothing else here is of use otherwise.
         best: where the tokens are, behind a pass.
+        drawn: as C takes it: where it stands how tokens are drawn; 0 where they are not.
         at: as C takes it: where the results are, how many float32 numbers each has, how many there are, and where they
             are kept.
     """
 
-    def __init__(self, program: _Program, made: tuple[Any, ...], rows: int, passes: int) -> None:
-        self._views = [view for view in tree_leaves(made) if isinstance(view, View)]
+    def __init__(
+        self, program: _Program, made: tuple[Any, ...], rows: int, passes: int, draws: DrawnAhead | None
+    ) -> None:
+        self._views = [view for view in tree_leaves(made if draws is None else made[1:]) if isinstance(view, View)]
         tensors = [program.tensor(view, rows) for view in self._views]
-        self.in_rows = all(one.is_contiguous() and one.nbytes % 8 == 0 for one in tensors)
+        first = program.tensor(made[0], rows)
+        self.in_rows = all(one.is_contiguous() and one.nbytes % 8 == 0 for one in tensors) and first.is_contiguous()
+        self._draws, self.best, self.drawn = draws, first.data_ptr(), 0
+        if draws is not None:
+            self._tokens = np.zeros((passes, rows), dtype=np.int64)
+            self._warps = warps_of(draws.warps)
+            numbers = self._warps.ctypes.data, draws.numbers.ctypes.data, self._tokens.ctypes.data
+            self._fields = _Drawn(self.best, first.shape[1], *numbers)
+            self.best, self.drawn = 0, ctypes.addressof(self._fields)
         self._rest, self._shapes = made[1:], [one.shape for one in tensors]
         self._starts = np.array([one.data_ptr() for one in tensors], dtype=np.uint64)
         self._sizes = np.array([one.nbytes // 4 for one in tensors])
         self._kept = torch.empty((passes if self.in_rows else 0, int(self._sizes.sum())), dtype=torch.float32)
-        self.best = tensors[0].data_ptr()
         self.at = self._starts.ctypes.data, self._sizes.ctypes.data, len(tensors), self._kept.data_ptr()
 
     def done(self, passes: int) -> _Further:
         """The same, when so many passes were done."""
-        first = self._kept[:passes, : self._sizes.item(0)]
-        self.tokens = first.contiguous().view(torch.int64).tolist()
+        if self._draws is None:
+            first = self._kept[:passes, : self._sizes.item(0)]
+            self.tokens = first.contiguous().view(torch.int64).tolist()
+        else:
+            self.tokens = self._tokens[:passes].tolist()
         return self
 
     def rest(self, which: int) -> tuple[Any, ...]:
@@ -278,20 +309,29 @@ class Walked(RecordedPass[T]):
         return made
 
     def run_on(
-        self, inputs: PassInputs, passes: int, ends: Collection[int], chosen: Callable[[T], Any]
+        self,
+        inputs: PassInputs,
+        passes: int,
+        ends: Collection[int],
+        chosen: Callable[[T], Any],
+        draws: DrawnAhead | None = None,
     ) -> FurtherPasses | None:
         if self._tape.tail or not {"ids"} <= self._inputs.keys() <= {"ids", "positions"}:
             return None
-        program, layout = self._ready(inputs, {}, True, passes - 1)
-        found = _Further(program, chosen(self.made), len(inputs.ids), passes)
+        made = chosen(self.made)
+        if not isinstance(made[0], View):
+            return None
+        program, layout = self._ready(inputs, {}, draws is None, passes - 1)
+        found = _Further(program, made, len(inputs.ids), passes, draws)
         if not found.in_rows:
             return None
         ids, positions = self._inputs["ids"], self._inputs.get("positions", inputs.positions.copy())
-        last = np.array([end for end in ends if 0 <= end < 2**63], dtype=np.int64)  # nothing else comes out
+        possible = [end for end in ends if 0 <= end < 2**63]  # nothing else comes out
+        last = np.array([NO_TOKEN, *possible], dtype=np.int64)
         done = np.zeros(1, dtype=np.int64)
         where = self._counts_at, layout.numbers.ctypes.data, len(inputs.counts)
         own = ids.ctypes.data, positions.ctypes.data, found.best, last.ctypes.data, len(last)
-        to = *found.at, done.ctypes.data
+        to = *found.at, done.ctypes.data, found.drawn
         try:
             self._library.walk_on(*program.at, *where, torch.get_num_threads(), passes, *own, *to)
         except LookupError as error:

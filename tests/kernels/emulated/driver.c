@@ -36,6 +36,7 @@ int64_t talon_likeliest(const float *, const void *, const int8_t *, const float
 void talon_best_tokens(const float *, float *, int64_t, int64_t, int64_t, int64_t);
 void talon_greedy_walk(const int64_t *, const int32_t *, const int32_t *, const int32_t *, int64_t, const int64_t *,
                        int64_t, int64_t, int32_t *);
+int64_t talon_draw_tokens(const float *, int64_t, int64_t, const double *, const double *, int64_t *, int64_t);
 void talon_checksums(const uint8_t *const *, const int64_t *, int64_t, int64_t, uint64_t *);
 
 typedef struct {
@@ -106,6 +107,7 @@ static int64_t called(int64_t function, const Argument *a, const Memory *m) {
         case 15: return talon_screen_width(I(0));
         case 16: return talon_screen(P(0), I(1), I(2), I(3), P(4), P(5), P(6), I(7));
         case 17: return talon_likeliest(P(0), P(1), P(2), P(3), P(4), P(5), P(6), I(7), I(8), I(9), I(10), I(11));
+        case 18: return talon_draw_tokens(P(0), I(1), I(2), P(3), P(4), P(5), I(6));
         default: exit(5);
     }
 #undef P

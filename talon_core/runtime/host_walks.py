@@ -1,0 +1,90 @@
+"""The path of each tree that plain decoding takes, found on a host."""
+
+from collections.abc import Callable, Collection, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from talon_core.runtime.draws import take_tokens
+from talon_core.runtime.host_draws import Warp
+from talon_core.runtime.inputs import PassInputs
+from talon_core.runtime.recording import Walk, Walks
+from talon_core.target import NodeDraws
+
+
+def greedy_walks(
+    inputs: PassInputs, best: Tensor, slots: Collection[int], ends: frozenset[int], unwalked: Mapping[int, int]
+) -> Walks:
+    """Walk along the most likely tokens, as `DeviceBackend.greedy_walk` does on a device.
+
+    In plain Python: for the nodes of a round, calling C takes longer than walking, most of all right behind a pass,
+    whose weights have taken all caches.
+
+    Args:
+        inputs: whole trees; every node is a query.
+        best: the most likely token after each node, shape `(queries,)`, int64.
+        slots: where to walk.
+        ends: tokens that end their texts.
+        unwalked: by slot, how many nodes at the end of its tree no path goes to.
+    """
+    trees, starts, taken, tokens = inputs.layout.parents, inputs.layout.starts, best.tolist(), inputs.ids.tolist()
+    walks = {}
+    for slot in slots:
+        parents, first = trees[slot].tolist(), int(starts[slot])
+        path, token = [0], taken[first]
+        for node in range(1, len(parents) - unwalked.get(slot, 0)):  # parents stand before their children
+            if token in ends:
+                break
+            if parents[node] == path[-1] and tokens[first + node] == token:
+                path.append(node)
+                token = taken[first + node]
+        walks[slot] = Walk(np.array(path, dtype=np.int64), token)
+    return walks
+
+
+def drawn_walks(
+    inputs: PassInputs,
+    scores: Tensor,
+    slots: Collection[int],
+    ends: frozenset[int],
+    unwalked: Mapping[int, int],
+    drawn: Mapping[int, NodeDraws],
+    draw: Callable[[Tensor, Warp, float], int],
+) -> Walks:
+    """As `greedy_walks`, where tokens of some trees are drawn: after the nodes of the path alone.
+
+    Args:
+        inputs: whole trees; every node is a query.
+        scores: at every node, shape `(queries, vocab)`.
+        slots: where to walk.
+        ends: tokens that end their texts.
+        unwalked: by slot, how many nodes at the end of its tree no path goes to.
+        drawn: how, by slot; in the other slots the most likely tokens are walked along.
+        draw: draws a token, as `PassRecorder.draw_token`, from scores of float32.
+    """
+    starts = inputs.layout.starts
+
+    def after(slot: int, node: int) -> int:
+        row = scores[int(starts[slot]) + node]
+        own = drawn.get(slot)
+        if own is None or own.numbers is None:
+            return int(row.argmax())
+        warp = Warp.of(own.warpers)
+        if warp is None or row.dtype is not torch.float32:
+            return int(take_tokens(row[None], own, torch.from_numpy(own.numbers[node : node + 1])))
+        return draw(row, warp, own.numbers.item(node))
+
+    walks = {}
+    for slot in slots:
+        parents, first = inputs.layout.parents[slot].tolist(), int(starts[slot])
+        tokens = inputs.ids[first : first + len(parents)].tolist()
+        path, token = [0], after(slot, 0)
+        for node in range(1, len(parents) - unwalked.get(slot, 0)):
+            if token in ends:
+                break
+            if parents[node] == path[-1] and tokens[node] == token:
+                path.append(node)
+                token = after(slot, node)
+        walks[slot] = Walk(np.array(path, dtype=np.int64), token)
+    return walks
