@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from talon_core.chains import Chains
-    from talon_core.target import Target
+    from talon_core.target import NodeDraws, Target
 
 
 FINAL_STATE = -1
@@ -184,18 +184,22 @@ class Drafter(ABC):
         """
         return None
 
-    def run_on(self, slot: int, chains: "Chains", left: int, ends: frozenset[int]) -> float:
+    def run_on(
+        self, slot: int, chains: "Chains", left: int, ends: frozenset[int], draws: "NodeDraws | None" = None
+    ) -> float:
         """Run the passes of rounds to come, the target's, too: each has its answer ready when it is asked for.
 
         It is asked before a round, where that of no other sequence shares its passes, and the target walks along its
-        most likely tokens. Nothing is committed by it, and nothing that is asked has another answer than without it. By
-        default nothing is run.
+        most likely tokens, or those that it draws. Nothing is committed by it, and nothing that is asked has another
+        answer than without it. By default nothing is run.
 
         Args:
             slot: of the sequence.
             chains: what the trees of the round and of those behind it will be.
             left: tokens that may still be emitted.
             ends: tokens that end the text.
+            draws: how tokens are drawn, of a tree that is the root alone, with numbers of further draws; None where the
+                most likely ones are taken.
 
         Returns:
             Seconds that were spent on it, by the drafter's own clock (`time.perf_counter`); 0 where nothing was run.

@@ -113,7 +113,7 @@ class TalonCost(CostAware, ForestLearner):
         learnt.greedy = not sequence.temperature
         known = not sequence.costs.fixed or sequence.costs.chain(1) is not None
         as_here = type(one).scored is TalonCost.scored and type(one).learn is TalonCost.learn
-        learnt.chainable = sequence.runs_on and learnt.greedy and known and as_here
+        learnt.chainable = sequence.runs_on and known and as_here
         alike = f"talon-cost with {sequence.drafter} at about {round(sequence.temperature * STEPS) / STEPS:g}"
         learnt.others = sequence.machine.setdefault(alike, learnt.others)
         learnt.expect()

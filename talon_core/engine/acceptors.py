@@ -44,9 +44,9 @@ class Acceptor:
     on_host: str | None
 
     @property
-    def most_likely_up_to(self) -> frozenset[int] | None:
-        """Where the target takes its most likely tokens of any tree, those that end the text; otherwise None."""
-        return None
+    def foreseen(self) -> bool:
+        """Whether the target may go through rounds by itself whose trees are known before."""
+        return False
 
     def offer(self, slot: int, tree: TokenTree, offered: Offered) -> None:
         """Offer the target to choose the path through a tree by itself; it may still leave it to the rule.
@@ -72,8 +72,8 @@ class MostLikely(Acceptor):
     ends: frozenset[int]
 
     @property
-    def most_likely_up_to(self) -> frozenset[int] | None:
-        return self.ends
+    def foreseen(self) -> bool:
+        return True
 
     def offer(self, slot: int, tree: TokenTree, offered: Offered) -> None:
         offered.greedy[slot] = self.ends
@@ -110,6 +110,10 @@ class Draws(Acceptor):
     warpers: tuple[Processor, ...]
     ends: frozenset[int]
     choices: Foreseen
+
+    @property
+    def foreseen(self) -> bool:
+        return True
 
     def offer(self, slot: int, tree: TokenTree, offered: Offered) -> None:
         numbers = _told(self.choices, int(tree.depths.max()) + 1)

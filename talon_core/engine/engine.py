@@ -395,8 +395,9 @@ class Engine:
             drafted_to = min(seat.length, self._drafted_to.get(seat.source, 0)) if seat.length else 0
             self._drafted_to[seat.slot] = drafted_to
             with faults.of([seat.slot]):
-                policy = self.policy_for(sequence.request, len(ids) - 1 - drafted_to)
                 acceptor = self.parts.acceptors.of(sequence.request, sequence.choices)
+                runs_on = self.parts.chains_on and acceptor.foreseen
+                policy = self.policy_for(sequence.request, len(ids) - 1 - drafted_to, runs_on)
                 sequence.growers = checked_growers(policy, self._children)
                 sequence.source = source_of(policy, len(self.parts.sources))
                 sequence.tell, sequence.rests = teller(policy), resting(policy)
@@ -404,12 +405,13 @@ class Engine:
                 sequence.start(policy, acceptor, device_of(self.parts.target), room, self.now())
                 sequence.read = self._open(seat.slot, sequence, seat.source, seat.length)
 
-    def policy_for(self, request: Request, unread: int = 0) -> TreePolicy:
+    def policy_for(self, request: Request, unread: int = 0, runs_on: bool = False) -> TreePolicy:
         """The policy that serves a request.
 
         Args:
             request: it.
             unread: as `SequenceInfo.unread`.
+            runs_on: likewise.
 
         Raises:
             PluginError: if the policy fails to make one; the message names it.
@@ -427,7 +429,7 @@ class Engine:
             unread=unread,
             sources=self.parts.sources,
             vocab_size=self.parts.target.vocab_size,
-            runs_on=self.parts.chains_on,
+            runs_on=runs_on,
         )
         return begun(self.policy, told)
 

@@ -198,12 +198,13 @@ class Stages:
             if ahead:
                 self._take(slot, one)
                 return
-            ends = one.acceptor.most_likely_up_to
-            chains = None if ends is None or one.root in ends else one.chains()
-            if ends is None or chains is None:
+            ends = one.request.eos
+            chains = one.chains() if one.acceptor.foreseen and one.root not in ends else None
+            if chains is None:
                 return
+            draws = self._offered({slot: TokenTree.root(one.root)}).drawn.get(slot)
             with parts.blaming("run_on"):
-                spent = parts.drafter.run_on(slot, chains, one.deepest + 1, ends)
+                spent = parts.drafter.run_on(slot, chains, one.deepest + 1, ends, draws)
             if spent != 0.0:
                 self._clock.ran_ahead(checked_seconds(parts.named, spent, "run_on"))
                 self._take(slot, one)

@@ -22,7 +22,7 @@ from talon_core.rule import Accepted
 from talon_core.runtime.blocks import forget_widened
 from talon_core.runtime.cache_keyword import cache_keyword
 from talon_core.runtime.chain_rounds import ChainRounds
-from talon_core.runtime.executor import Executor, HostExecutor, TreeView, walking
+from talon_core.runtime.executor import Executor, HostExecutor, TreeView
 from talon_core.runtime.inputs import PassInputs, Staged
 from talon_core.runtime.modules import Modules, hooks_of, marks_of, modules_of, recorded_parts
 from talon_core.runtime.passes import Pass
@@ -344,21 +344,25 @@ class ModelRunner:
             return None
         if own.recorder is None or executor.recorder is None:
             return None
-        found = ChainRounds(own, walking("outputs"), executor, _tokens_and_features)
+        found = ChainRounds(own, "outputs", executor, _features)
         self._chained.add(found)
         return found
 
     def walk_ready(
-        self, trees: Mapping[int, TokenTree], ends: frozenset[int]
+        self,
+        trees: Mapping[int, TokenTree],
+        ends: frozenset[int],
+        drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> tuple[dict[int, Accepted], float] | None:
         """What was accepted of trees whose pass was run ahead, by `chained`, and seconds of that pass; otherwise None.
 
         Args:
             trees: by slot.
             ends: tokens that end their texts.
+            drawn: as for `Executor.walk`.
         """
         for one in self._chained:
-            found = one.walk(trees, ends)
+            found = one.walk(trees, ends, drawn)
             if found is not None:
                 return {slot: Accepted(found.path, found.token, found.features) for slot in trees}, found.seconds
         return None
@@ -399,10 +403,9 @@ def _ran(inputs: PassInputs, made: tuple[Tensor, Tensor | None]) -> Ran:
     return Ran(logits[:count], features[:count] if features is not None else None, inputs.layout.starts)
 
 
-def _tokens_and_features(made: tuple[Tensor, tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor | None]:
-    """The most likely tokens and the features out of what a pass returns that is walked."""
-    tokens, (_, features) = made
-    return tokens, features
+def _features(made: tuple[Tensor, Tensor | None]) -> Tensor | None:
+    """The features out of what a pass returns."""
+    return made[1]
 
 
 def _may_be_the_models(error: BaseException) -> bool:

@@ -192,7 +192,7 @@ class HFTarget(NetworkTarget):
         roots = None if looked_at else self.runner.walk_roots(trees, ends, further, taken)
         if roots is not None:
             return Verified(accepted=roots[0], passes=roots[1])
-        ready = None if looked_at or taken else self.runner.walk_ready(trees, ends)
+        ready = None if looked_at else self.runner.walk_ready(trees, ends, taken)
         if ready is not None:
             return Verified(accepted=ready[0], passes=0, seconds=ready[1])
         ran, accepted = self.runner.walk(trees, slots, ends, unwalked, taken, logits=looked_at)

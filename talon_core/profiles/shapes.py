@@ -14,6 +14,7 @@ from talon_core.choices import Choices
 from talon_core.costs import MeasuredCosts
 from talon_core.drafter import Ahead, Committed, Drafter, Frontier, Part, Proposed, Reading
 from talon_core.policy import Growth, TreePolicy
+from talon_core.target import NodeDraws
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
 LAYERS = 3
@@ -191,8 +192,10 @@ class Full(Drafter):
     def ahead(self, slot: int) -> Ahead | None:
         return self._inner.ahead(slot)
 
-    def run_on(self, slot: int, chains: Chains, left: int, ends: frozenset[int]) -> float:
-        seconds = self._inner.run_on(slot, chains, left, ends)
+    def run_on(
+        self, slot: int, chains: Chains, left: int, ends: frozenset[int], draws: NodeDraws | None = None
+    ) -> float:
+        seconds = self._inner.run_on(slot, chains, left, ends, draws)
         self.was_ahead = seconds > 0.0
         return seconds
 

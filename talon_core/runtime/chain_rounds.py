@@ -10,10 +10,11 @@ import numpy as np
 from torch import Tensor
 
 from talon_core.chains import Chains
-from talon_core.runtime.executor import HostExecutor, Numbers
+from talon_core.runtime.executor import HostExecutor, Numbers, walking
+from talon_core.runtime.host_draws import ChainDraws
 from talon_core.runtime.inputs import pass_inputs
 from talon_core.runtime.recording import ChainPass, ChainRecord, ChainRun, RanChains, Trusted
-from talon_core.target import SECONDS_AHEAD
+from talon_core.target import NOTHING_DRAWN, SECONDS_AHEAD, NodeDraws
 from talon_core.tree import IntArray, TokenTree, read_only
 
 State = tuple[int, int, int]
@@ -81,6 +82,7 @@ class _Ran:
         slot: of the text.
         width: candidates that were found after each node.
         ends: tokens that end the text.
+        draws: how its tokens were drawn; None where they are the most likely ones.
         pending: tokens that the drafter had not read before the first one.
         features: where those lie in memory that were given with them.
         state: of the target's cache before the first one, and of the drafter's: see `ChainRounds._state`.
@@ -93,12 +95,18 @@ class _Ran:
     slot: int
     width: int
     ends: frozenset[int]
+    draws: ChainDraws | None
     pending: list[int]
     features: int
     state: tuple[State, State]
     scale: float
     taken: int = 0
     layers: int = 0
+
+    @property
+    def past(self) -> list[ChainRecord]:
+        """The rounds that have come."""
+        return self.found.rounds[: self.taken]
 
     @property
     def next(self) -> ChainRecord | None:
@@ -117,15 +125,15 @@ class ChainRounds:
 
     Args:
         target: runs the target's passes.
-        kind: of those that are walked.
+        kind: of these, before they are walked.
         drafter: runs the drafter's.
-        kept: the most likely tokens and the features out of what a pass of the target returns that is walked.
+        features: as for `ChainRun`.
     """
 
     def __init__(
-        self, target: HostExecutor, kind: Hashable, drafter: HostExecutor, kept: Callable[[Any], tuple[Any, Any]]
+        self, target: HostExecutor, kind: Hashable, drafter: HostExecutor, features: Callable[[Any], Any]
     ) -> None:
-        self._target, self._kind, self._drafter, self._kept = target, kind, drafter, kept
+        self._target, self._kind, self._drafter, self._features = target, kind, drafter, features
         self._ran: _Ran | None = None
         self._seconds = 0.0  # of a round, in the latest that were run
         self._most = maxsize  # rounds that are run together, as so many have been of use before
@@ -152,6 +160,7 @@ class ChainRounds:
         chains: Chains,
         left: int,
         ends: frozenset[int],
+        draws: NodeDraws | None = None,
     ) -> float:
         """Run rounds, as many as are of use, if they can be run so.
 
@@ -163,6 +172,7 @@ class ChainRounds:
             chains: what trees will be; the width is one that passes are recorded for.
             left: tokens that the text may still have.
             ends: tokens that end it.
+            draws: as for `Drafter.run_on`.
 
         Returns:
             Seconds that were spent on it; 0 where nothing was run.
@@ -178,7 +188,10 @@ class ChainRounds:
                 self._seconds /= 2.0
             return 0.0
         rounds = max(min(rounds, left - 1), 1)  # each emits a token; for each there is memory for whole laws
-        run = self._prepared(slot, kinds, pending, chains, rounds, left, ends)
+        drawn = None if draws is None else ChainDraws.of(draws, rounds * (chains.depth + 1))
+        if draws is not None and drawn is None:
+            return 0.0
+        run = self._prepared(slot, kinds, pending, chains, rounds, left, ends, drawn)
         recorder = self._target.recorder
         if run is None or recorder is None:
             return 0.0
@@ -192,7 +205,7 @@ class ChainRounds:
         seconds = perf_counter() - started
         self._seconds = seconds / len(found.rounds)
         scale = seconds / sum([sum(one.seconds) for one in found.rounds])
-        given = slot, chains.width, ends, pending, features.data_ptr(), state, scale
+        given = slot, chains.width, ends, drawn, pending, features.data_ptr(), state, scale
         self._ran = _Ran(found, *given)
         return seconds
 
@@ -205,10 +218,12 @@ class ChainRounds:
         rounds: int,
         left: int,
         ends: frozenset[int],
+        draws: ChainDraws | None,
     ) -> ChainRun | None:
         """The rounds as they are to be run; None where a pass cannot be repeated, or there is no room."""
         depth, caches = chains.depth, (self._target.cache, self._drafter.cache)
-        target = self._target.trusted(self._kind, choosing=True)
+        choosing = draws is None
+        target = self._target.trusted(walking(self._kind) if choosing else self._kind, choosing)
         first = self._drafter.trusted(kinds.first, choosing=False)
         # of one token nothing is drafted from
         following = self._drafter.trusted(kinds.next, choosing=False) if depth > 1 else first
@@ -238,7 +253,7 @@ class ChainRounds:
         return ChainRun(
             slot=slot,
             target=passes[0],
-            kept=self._kept,
+            features=self._features,
             first=passes[1],
             next=passes[2],
             given=kinds.given,
@@ -250,6 +265,7 @@ class ChainRounds:
             ends=ends,
             least_pending=1 if first.with_one else 2,
             least_drafted=0 if target.with_one else 1,
+            draws=draws,
         )
 
     def layer(
@@ -299,7 +315,7 @@ class ChainRounds:
         before = ran.found.rounds[ran.taken - 1].emitted if ran.taken else ran.pending
         at = ran.found.features[ran.taken - 1].data_ptr() if ran.taken else ran.features
         given = len(features) == 1 and features[0].data_ptr() == at and len(features[0]) == len(pending)
-        state = _after(ran.state, ran.found.rounds[: ran.taken])
+        state = _after(ran.state, ran.past)
         return given and pending == before and self._state(ran.slot) == state
 
     def take(
@@ -330,18 +346,21 @@ class ChainRounds:
         ran.layers = round_.layers
         return round_, ran.found.numbers[ran.taken, : round_.layers], ran.scale
 
-    def walk(self, trees: Mapping[int, TokenTree], ends: frozenset[int]) -> ReadyWalk | None:
+    def walk(
+        self, trees: Mapping[int, TokenTree], ends: frozenset[int], drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN
+    ) -> ReadyWalk | None:
         """What the target has found for a round, if that was run ahead; otherwise nothing is ready any more.
 
         Args:
             trees: of the round, by slot.
             ends: tokens that end the texts.
+            drawn: as for `Executor.walk`.
         """
         ran = self._ran
         if ran is None:
             return None
         round_ = ran.next
-        if round_ is None or not self._is_verified(ran, round_, trees, ends):
+        if round_ is None or not self._is_verified(ran, round_, trees, ends, drawn.get(ran.slot)):
             self.forget()
             return None
         path = _path(1 + round_.accepted)
@@ -353,15 +372,24 @@ class ChainRounds:
         return ReadyWalk(path, round_.token, features, round_.seconds[-1] * ran.scale)
 
     def _is_verified(
-        self, ran: _Ran, round_: ChainRecord, trees: Mapping[int, TokenTree], ends: frozenset[int]
+        self,
+        ran: _Ran,
+        round_: ChainRecord,
+        trees: Mapping[int, TokenTree],
+        ends: frozenset[int],
+        draws: NodeDraws | None,
     ) -> bool:
+        if ran.draws is None and draws is not None:
+            return False
+        if ran.draws is not None and not ran.draws.are(draws, sum([len(one.emitted) for one in ran.past])):
+            return False
         tree = trees.get(ran.slot)
         if tree is None or len(trees) > 1 or ends != ran.ends or ran.layers != round_.layers:
             return False
         drafted = round_.drafted
         if tree.tokens.tolist()[1:] != drafted or tree.parents.tolist() != [*range(-1, len(drafted))]:
             return False
-        target, _ = _after(ran.state, ran.found.rounds[: ran.taken])  # the drafter hears of the round later
+        target, _ = _after(ran.state, ran.past)  # the drafter hears of the round later
         return self._state(ran.slot)[0] == target
 
     def _state(self, slot: int) -> tuple[State, State]:

@@ -52,6 +52,33 @@ def warps_of(warps: Sequence[Warp]) -> FloatArray:
 
 
 @attrs.frozen(eq=False)
+class ChainDraws:
+    """How tokens are drawn in rounds of one text whose trees are chains.
+
+    Attributes:
+        warp: what is done to scores.
+        numbers: of the draws behind one another, shape `(draws,)`, float64, in [0, 1). A round takes one for the root
+            and one for each accepted node.
+    """
+
+    warp: Warp
+    numbers: FloatArray
+
+    @classmethod
+    def of(cls, draws: NodeDraws, count: int) -> "ChainDraws | None":
+        """The next so many draws of a text; None where they are not known."""
+        warp = None if draws.tests is not None or draws.numbers is None else Warp.of(draws.warpers)
+        return None if warp is None or draws.ahead is None else cls(warp, draws.ahead(count))
+
+    def are(self, draws: NodeDraws | None, place: int) -> bool:
+        """Whether the draws of a round, of a tree that is a chain, are those from a place on."""
+        if draws is None or draws.tests is not None or draws.numbers is None:
+            return False
+        same = self.numbers[place : place + len(draws.numbers)].tolist() == draws.numbers.tolist()
+        return same and Warp.of(draws.warpers) == self.warp
+
+
+@attrs.frozen(eq=False)
 class DrawnAhead:
     """How tokens are drawn in passes over roots alone that are run behind one another.
 

@@ -17,7 +17,7 @@ from talon_core.tree import IntArray
 if TYPE_CHECKING:
     from talon_core.runtime.cache import TreeCache
     from talon_core.runtime.executor import Numbers, TreeView
-    from talon_core.runtime.host_draws import DrawnAhead, Warp
+    from talon_core.runtime.host_draws import ChainDraws, DrawnAhead, Warp
     from talon_core.runtime.inputs import PassInputs
 
 T = TypeVar("T")
@@ -153,9 +153,9 @@ class ChainRun:
 
     Attributes:
         slot: of the text, in both caches.
-        target: the target's pass; it returns the most likely token after each node, and what `kept` takes the features
-            from. Its inputs are a chain of `chains.depth` nodes under the root.
-        kept: the features out of what the target's pass returns.
+        target: the target's pass; it returns the most likely token after each node and what the pass itself does, or
+            that alone where tokens are drawn. Its inputs are a chain of `chains.depth` nodes under the root.
+        features: those at its nodes out of what the target's pass itself returns, of which the first are the scores.
         first: the drafter's over what was committed. It reads the features at `sources`, which are rows of `given`.
         next: the drafter's over a drafted token. What both return is what `best_numbers` finds behind their `ends`, and
             the scores there; what they make at a node they put where `made` says, and `next` reads it at `sources`.
@@ -168,11 +168,13 @@ class ChainRun:
         ends: tokens that end it.
         least_pending: as many tokens must be pending in each round, or rounds end before it.
         least_drafted: as many drafted tokens must join in each, likewise.
+        draws: how tokens are drawn, with as many numbers as any walk through these rounds needs; None where the most
+            likely ones are taken.
     """
 
     slot: int
     target: ChainPass
-    kept: Callable[[Any], Any]
+    features: Callable[[Any], Any]
     first: ChainPass
     next: ChainPass
     given: torch.Tensor
@@ -184,6 +186,7 @@ class ChainRun:
     ends: frozenset[int]
     least_pending: int
     least_drafted: int
+    draws: "ChainDraws | None"
 
 
 @attrs.frozen(eq=False)

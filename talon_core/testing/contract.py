@@ -160,11 +160,11 @@ def check_tree_policy(make: Callable[[], TreePolicy], *, max_examples: int = 100
     included. A policy that grows forests must grow the same trees in them, of texts of several lengths; one that can be
     asked together with those of other texts must choose the same as by itself, round after round; one that plans must
     draft those that it plans; and one that says chains, and need not be asked for them, must draft these where it is
-    asked, and learn the same. One that says that it rests must draft nothing then, and draft the same afterwards whether
-    it was asked in between or not. A sequence after others, and beside others, must get the trees that it gets
-    alone: what a policy remembers of a text is in what `begin` returns, where each field with a factory is made anew.
-    That is a policy of the same `children`, for prompts of any length and any temperature, whether what passes cost is
-    not known, was measured, or never changes.
+    asked, and learn the same. One that says that it rests must draft nothing then, and the same afterwards whether it
+    was asked in between or not. A sequence after others, and beside others, must get the trees that it gets alone:
+    what a policy remembers of a text is in what `begin` returns, where each field with a factory is made anew. That is
+    a policy of the same `children`, for prompts of any length and any temperature, whether what passes cost is not
+    known, was measured, or never changes.
 
     Args:
         make: the policy's class, or a function that makes a new policy with the options to be checked.

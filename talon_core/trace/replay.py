@@ -315,8 +315,10 @@ class Replay:
     def runs_on(self, method: Method) -> bool:
         """Whether passes of rounds may be run ahead whose trees are known to be chains."""
         costs = self.costs
-        return not (costs is None or self.temperature or method.drafter is not None or method.policy is None) and (
-            costs.chain(1) is not None
+        return (
+            not (costs is None or method.drafter is not None or method.policy is None)
+            and self.follows(method.rule)
+            and costs.chain(1) is not None
         )
 
     def costs_behind(self, method: Method) -> Costs | None:

@@ -22,6 +22,7 @@ from talon_core.profiles.measure import CHAINS, Measuring, ProfilePlan
 from talon_core.request import Request
 from talon_core.runtime import chain_rounds
 from talon_core.runtime.chain_rounds import ChainRounds
+from talon_core.sampling import temperature_sampling
 from talon_core.tree import TokenTree
 from talon_drafters.eagle.network import EagleHead
 from talon_drafters.heads.feature_drafter import FeatureDrafter
@@ -211,9 +212,9 @@ def test_a_profile_knows_what_such_rounds_take(library, specs, came, monkeypatch
     """However many of them are run at once; there need be no trees as large as their chains."""
     run = ChainRounds.run
 
-    def few(self, slot, kinds, pending, features, chains, left, ends):
+    def few(self, slot, kinds, pending, features, chains, *more):
         fewer = attrs.evolve(chains, rounds=min(chains.rounds, together))
-        return run(self, slot, kinds, pending, features, fewer, left, ends)
+        return run(self, slot, kinds, pending, features, fewer, *more)
 
     monkeypatch.setattr(ChainRounds, "run", few)
     wanted = ProfilePlan((1, 2), (30,), (1,), (2,), (2,), repetitions=2)
@@ -677,3 +678,131 @@ def test_few_rounds_are_no_reason_to_think_that_one_takes_less(library, specs):
     for _ in range(3):
         assert chained.run(0, None, [3], torch.zeros(1, 4), Chains(1, 1, (0.0,), (0.0,)), 50, frozenset()) == 0.0
     assert chained._seconds == before
+
+
+# Texts whose tokens are drawn
+
+
+DRAWN = {
+    "hot": {"temperature": 1.5},
+    "cold": {"temperature": 0.4},
+    "few": {"temperature": 0.9, "top_k": 4},
+}
+
+
+def drawing(drafter, policy, how):
+    """A decoder whose drawn passes are recorded and compared."""
+    decoder = decoder_of(drafter, policy)
+    for seed in range(3):
+        decoder.generate(PROMPT, max_new_tokens=NEW, seed=seed, **how)
+    return decoder
+
+
+@pytest.mark.parametrize("how", DRAWN)
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("drafter", ["eagle3", "eagle"])
+def test_drawn_rounds_run_ahead_are_those_that_are_run_one_by_one(
+    library, specs, came, monkeypatch, drafter, policy, how
+):
+    decoder = drawing(specs[drafter], POLICIES[policy](specs[drafter]), DRAWN[how])
+    for seed in range(4):
+
+        def decode(seed=seed):
+            return told(decoder.generate(PROMPT, max_new_tokens=NEW, seed=seed, **DRAWN[how]))
+
+        expected = one_by_one(monkeypatch, decode)
+        came.clear()
+        assert decode() == expected
+        assert sum(came) > 0.5 * len(expected[1])
+        plain = decoder_of(None, "none").generate(PROMPT, max_new_tokens=NEW, seed=seed, **DRAWN[how])
+        assert plain.token_ids == expected[0]  # one number for each token, whoever drafts and however far
+
+
+def test_drawn_chains_are_accepted_in_part(library, specs):
+    found = [
+        len(one.path)
+        for seed in range(4)
+        for one in drawing(specs["eagle3"], "chain:length=3", DRAWN["cold"])
+        .generate(PROMPT, max_new_tokens=NEW, seed=seed, **DRAWN["cold"])
+        .rounds
+    ]
+    assert {1, 2} <= {*found}
+
+
+@pytest.mark.parametrize("new", [1, 2, 3, 7, 41])
+def test_drawn_texts_end_after_as_many_tokens_as_are_asked_for(library, specs, monkeypatch, new):
+    decoder = drawing(specs["eagle3"], "chain:length=3", DRAWN["cold"])
+
+    def decode():
+        return told(decoder.generate(PROMPT[:9], max_new_tokens=new, seed=5, **DRAWN["cold"]))
+
+    found = decode()
+    assert len(found[0]) == new
+    assert one_by_one(monkeypatch, decode) == found == decode()
+
+
+def test_drawn_texts_end_within_a_chain_that_was_run_ahead(library, specs, monkeypatch):
+    decoder = drawing(specs["eagle3"], "chain:length=3", DRAWN["cold"])
+    for seed, end in enumerate(SAID.tolist()):
+
+        def decode(end=end, seed=seed):
+            how = {"eos_token_id": end, "seed": seed, **DRAWN["cold"]}
+            return told(decoder.generate(PROMPT, max_new_tokens=NEW, **how))
+
+        found = decode()
+        assert end not in found[0][:-1]
+        assert one_by_one(monkeypatch, decode) == found
+
+
+def test_texts_that_are_drawn_otherwise_follow_each_other(library, specs, came, monkeypatch):
+    """Greedy ones, and others with other numbers and at other temperatures: each is what it is alone."""
+    decoder = drawing(specs["eagle3"], "chain:length=2", DRAWN["cold"])
+    for _ in range(2):
+        decoder.generate(PROMPT, max_new_tokens=NEW)
+    asked = [{}, {"seed": 1, **DRAWN["cold"]}, {"seed": 2, **DRAWN["hot"]}, {}, {"seed": 1, **DRAWN["few"]}]
+
+    def decode():
+        found = []
+        for how in asked:
+            decoder.engine.forget()
+            found.append(told(decoder.generate(PROMPT, max_new_tokens=20, **how)))
+        return found
+
+    expected = one_by_one(monkeypatch, decode)
+    came.clear()
+    assert decode() == expected
+    assert any(came)
+
+
+def test_rounds_whose_numbers_are_others_are_run_anew(library, specs, came, monkeypatch):
+    """Somebody draws with the text's choices between two rounds: what was run ahead holds no more."""
+    decoder = drawing(specs["eagle3"], "chain:length=2", DRAWN["cold"])
+    sampling = temperature_sampling(0.4)
+
+    def decode():
+        decoder.engine.forget()
+        with decoder.engine.session():
+            sequence = decoder.engine.submit(Request(np.array(PROMPT), 30, sampling, seed=3))
+            while not sequence.finished:
+                decoder.engine.step()
+                if len(sequence.rounds) % 4 == 2:
+                    sequence.choices.pick(np.array([0.5, 0.5]))
+        return sequence.token_ids
+
+    expected = one_by_one(monkeypatch, decode)
+    came.clear()
+    assert decode() == expected
+    assert {*came} == {True, False}
+
+
+def test_a_policy_is_told_that_chains_are_run_ahead_where_they_are(library, specs, monkeypatch):
+    told_of = []
+    monkeypatch.setattr(Chain, "begin", lambda self, sequence: told_of.append(sequence.runs_on) or self)
+    decoder = decoder_of(specs["eagle3"], "chain:length=2")
+    for how in ({}, {"temperature": 0.7}, {"temperature": 0.7, "top_k": 9}):
+        decoder.generate(PROMPT, max_new_tokens=3, **how)
+    assert told_of == [True] * 3
+    told_of.clear()
+    for how in ({"temperature": 0.7, "top_p": 0.9}, {"repetition_penalty": 1.2}):
+        decoder.generate(PROMPT, max_new_tokens=3, **how)
+    assert told_of == [False] * 2

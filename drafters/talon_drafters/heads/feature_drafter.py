@@ -22,6 +22,7 @@ from talon_core.runtime.open_slots import OpenSlots
 from talon_core.runtime.passes import Pass
 from talon_core.runtime.rows import KeptRows
 from talon_core.runtime.staging import SPARE_ROWS, StagedSlot
+from talon_core.target import NodeDraws
 from talon_core.tree import IntArray
 from talon_drafters.heads.layers import Attend, FeatureHead
 
@@ -244,7 +245,9 @@ class FeatureDrafter(Drafter):
         return Ahead(round_.drafted, logp, [seconds * scale for seconds in round_.seconds[:-1]])
 
     @torch.inference_mode()
-    def run_on(self, slot: int, chains: Chains, left: int, ends: frozenset[int]) -> float:
+    def run_on(
+        self, slot: int, chains: Chains, left: int, ends: frozenset[int], draws: NodeDraws | None = None
+    ) -> float:
         own = self._slots[slot]
         if self._chained is None or own.waits_long or not own.pending or not len(self._rows.table):
             return 0.0
@@ -260,7 +263,7 @@ class FeatureDrafter(Drafter):
         own.asked_width, width = chains.width, few_widths(chains.width)
         kinds = Kinds((width, True), (width, False), self._given.table, self._vocabulary.ids)
         chains = attrs.evolve(chains, width=width)
-        return self._chained.run(slot, kinds, own.pending, own.features[0], chains, left, ends)
+        return self._chained.run(slot, kinds, own.pending, own.features[0], chains, left, ends, draws)
 
     def _in_round(self) -> bool:
         """Whether anything was staged in this round. A text that is over is not told of, and may be staged still."""

@@ -1,6 +1,7 @@
 // Rounds of one text whose draft trees are chains, one behind another: passes of the drafter, the target's pass over the
 // chain, the greedy walk, and what the next round begins with.
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "parts.h"
@@ -37,12 +38,17 @@ typedef struct {
     // what is kept of each round, those of all rounds one after another
     int64_t *records;    // (4,): pending, layers, drafted tokens in the tree, those of them that were accepted
     int64_t *root;       // the token that it began with
-    int64_t *tokens;     // (depth + 1,): the target's after the root and each drafted token
+    int64_t *tokens;     // (1,): the target's behind those that were accepted
     float *numbers;      // (depth, 2 width): what the layers have found
     float *laws;         // (depth, vocabulary): the scores that this was found in
     float *states;       // (depth + 1, features): of the accepted nodes
     double *seconds;     // (depth + 1,): of the layers, then of the target's pass in the last place
-    int64_t done;        // rounds
+    // where tokens are drawn, and `best` is null
+    const float *after;   // (depth + 1, after_size): the target's scores after each node
+    const double *warp;   // (3,), as in talon_draw_tokens
+    const double *draws;  // the numbers of one draw after another, as many as any walk needs
+    int64_t after_size;
+    int64_t done;         // rounds
 } ChainRounds;
 
 static int is_stop(const ChainRounds *r, int64_t token) { return is_any_of(&token, 1, r->stops, r->stop_count); }
@@ -95,10 +101,19 @@ static int64_t draft(const ChainRounds *r, int64_t *drafted, int64_t *layers, in
     }
 }
 
+// The target's token after a node; `before` tokens were drawn in rounds before this one.
+static int64_t token_after(const ChainRounds *r, int64_t node, int64_t before, double *upto) {
+    if (r->best) return r->best[node];
+    const float *scores = r->after + node * r->after_size;
+    return draw_row(scores, r->after_size, r->warp, r->draws[before + node], upto, r->threads);
+}
+
 // Does such rounds until as many are done as are wanted, or the text ends, or there is no more room, or a pass fails,
 // unless that is one of the first round. A round in which no token could be drafted any more is not done.
 EXPORT int64_t talon_walk_chains(ChainRounds *r) {
-    int64_t drafted[MOST_CHAINED];
+    int64_t drafted[MOST_CHAINED], before = 0;
+    double *upto = r->best ? 0 : malloc((size_t)blocks_of(r->after_size) * sizeof(double));
+    if (!r->best && !upto) return NO_MEMORY;
     for (r->done = 0; r->done < r->rounds && r->left > 1;) {
         int32_t *prefix = r->target.layout + r->target.slot, *read = r->first.layout + r->first.slot;
         if (r->pending < r->least_pending) break;
@@ -114,15 +129,21 @@ EXPORT int64_t talon_walk_chains(ChainRounds *r) {
             }
             failed = run(&r->target, nodes + 1, nodes + 1, r->threads, r->seconds + rows + r->depth);
         }
-        if (failed) return round ? DONE : failed;
-        memcpy(r->tokens + rows, r->best, (size_t)(nodes + 1) * sizeof(int64_t));
-        while (accepted < nodes && r->best[accepted] == drafted[accepted] && !is_stop(r, r->best[accepted])) accepted++;
-        const int64_t token = r->best[accepted], new = accepted + 1;
+        if (failed) {
+            free(upto);
+            return round ? DONE : failed;
+        }
+        int64_t token = token_after(r, 0, before, upto);
+        while (accepted < nodes && token == drafted[accepted] && !is_stop(r, token))
+            token = token_after(r, ++accepted, before, upto);
+        const int64_t new = accepted + 1;
+        r->tokens[round] = token;
+        before += new;
         copy(r->states + rows * r->features, r->target.found, new * r->features);
         memcpy(r->records + 4 * round, (int64_t[]){r->pending, layers, nodes, accepted}, 4 * sizeof(int64_t));
         r->done++;
         r->left -= new;
-        if (is_stop(r, token) || r->done == r->rounds) break;
+        if (is_stop(r, token) || token == NO_TOKEN || r->done == r->rounds) break;
         copy(r->given, r->target.found, new * r->features);
         for (int64_t i = 0; r->first.ids && i < new; i++) r->first.ids[i] = i < accepted ? drafted[i] : token;
         r->root[r->done] = token;
@@ -131,6 +152,7 @@ EXPORT int64_t talon_walk_chains(ChainRounds *r) {
         r->next.layout[r->next.slot] = *read;
         r->pending = new;
     }
+    free(upto);
     return DONE;
 }
 

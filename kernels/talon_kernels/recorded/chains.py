@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from talon_core.runtime.host_draws import warps_of
 from talon_core.runtime.recording import ChainPass, ChainRecord, ChainRun, RanChains
 from talon_kernels.native import Library
 from talon_kernels.recorded.tape import CannotRecord, View
@@ -42,7 +43,8 @@ class RoundsFields(ctypes.Structure):
         *((name, _WHOLE) for name in ("stop_count", "threads", "rounds", "left", "target_rows", "drafter_rows")),
         *((name, _WHOLE) for name in ("least_pending", "least_drafted", "pending")),
         *((name, _AT) for name in ("records", "root", "tokens", "numbers", "laws", "states", "seconds")),
-        ("done", _WHOLE),
+        *((name, _AT) for name in ("after", "warp", "draws")),
+        *(("after_size", _WHOLE), ("done", _WHOLE)),
     )
 
 
@@ -87,17 +89,21 @@ def run_chains(library: Library, run: ChainRun) -> RanChains | None:
     if chains.depth > MOST_DRAFTED:
         return None
     nodes = max(len(run.pending), chains.depth + 1) + chains.depth
-    order = (run.next, False), (run.first, False), (run.target, True)  # the first may be in the place of the next one
+    draws = run.draws
+    # the first may be in the place of the next one
+    order = (run.next, False), (run.first, False), (run.target, draws is None)
     following, first, target = (_Bound(one, slot, choosing, nodes) for one, choosing in order)
-    best, features = run.kept(target.made)
+    features = run.features(target.made[1] if draws is None else target.made)
     wanted = [(bound, view) for bound in (first, following) for view in bound.made] + [
-        (target, best),
+        (target, target.made[0]),
         (target, features),
     ]
     at = [row for bound, view in wanted if (row := bound.at(view)) is not None]
     if len(at) < len(wanted):
         return None
-    numbers, scores, next_numbers, next_scores, tokens, states = at
+    numbers, scores, next_numbers, next_scores, chosen, states = (
+        at  # the tokens, or the scores that they are drawn from
+    )
     (_, twice), (_, vocabulary), (_, width) = numbers.shape, scores.shape, states.shape
     if run.given.shape[1] != width or run.given.dtype != torch.float32 or twice != next_numbers.shape[1]:
         return None
@@ -107,20 +113,26 @@ def run_chains(library: Library, run: ChainRun) -> RanChains | None:
         bound.fields.scores = scores_at.data_ptr()
     rounds, depth = run.rounds, chains.depth
     records, roots = np.zeros((rounds, 4), dtype=np.int64), np.zeros(rounds, dtype=np.int64)
-    taken, seconds = np.zeros((rounds, depth + 1), dtype=np.int64), np.zeros((rounds, depth + 1))
+    taken, seconds = np.zeros(rounds, dtype=np.int64), np.zeros((rounds, depth + 1))
     roots[0] = run.pending[-1]
     kept = torch.zeros((rounds, depth, twice)), torch.empty((rounds, depth, vocabulary))
     kept_states = torch.empty((rounds, depth + 1, width))
     joins, goes_on = np.array(chains.joins), np.array(chains.goes_on)
     stops = np.array([end for end in run.ends if 0 <= end < 2**63], dtype=np.int64)
+    best: int | None = chosen.data_ptr()
+    warp = np.zeros(0)
+    drawing: tuple[int | None, int | None, int | None, int] = None, None, None, 0
+    if draws is not None:
+        warp = warps_of([draws.warp])
+        best, drawing = None, (best, warp.ctypes.data, draws.numbers.ctypes.data, chosen.shape[1])
     ids = None if run.ids is None else np.ascontiguousarray(run.ids, dtype=np.int64)
     fields = RoundsFields(
-        *(first.fields, following.fields, target.fields, run.given.data_ptr(), tokens.data_ptr()),
+        *(first.fields, following.fields, target.fields, run.given.data_ptr(), best),
         *(width, twice // 2, vocabulary, None if ids is None else ids.ctypes.data, depth),
         *(joins.ctypes.data, goes_on.ctypes.data, stops.ctypes.data, len(stops), torch.get_num_threads()),
         *(rounds, run.left, run.target.rows, run.first.rows, run.least_pending, run.least_drafted, len(run.pending)),
         *(records.ctypes.data, roots.ctypes.data, taken.ctypes.data, *(one.data_ptr() for one in kept)),
-        *(kept_states.data_ptr(), seconds.ctypes.data),
+        *(kept_states.data_ptr(), seconds.ctypes.data, *drawing),
     )
     try:
         library.walk_chains(ctypes.addressof(fields))
@@ -131,7 +143,7 @@ def run_chains(library: Library, run: ChainRun) -> RanChains | None:
     drafted = drafted if ids is None else ids[drafted]
     told = zip(*(one[:done].tolist() for one in (records, drafted, taken, seconds)), strict=True)
     found = [
-        ChainRecord(own[0], own[1], chain[: own[2]], own[3], after[own[3]], [*took[: own[1]], took[-1]])
+        ChainRecord(own[0], own[1], chain[: own[2]], own[3], after, [*took[: own[1]], took[-1]])
         for own, chain, after, took in told
     ]
     return RanChains(found, *kept, kept_states)
