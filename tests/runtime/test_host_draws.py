@@ -44,7 +44,10 @@ def test_warps_are_told_in_numbers():
     assert warps_of([Warp(0.5, 7, True), Warp()]).tolist() == [[0.5, 7.0, 1.0], [1.0, 0.0, 0.0]]
 
 
-def draws(numbers=NUMBERS[:1], warpers=(Temperature(0.7),), tests=None, ahead=True):
+MILD = (Temperature(0.7),)
+
+
+def draws(numbers=NUMBERS[:1], warpers=MILD, tests=None, ahead=True):
     return NodeDraws(warpers, NO_END, numbers, tests, (lambda count: NUMBERS[:count]) if ahead else None)
 
 
