@@ -393,9 +393,15 @@ class MeasuredCosts(Costs):
         """The drafter took so long to read so many tokens before it could draft."""
         self._caught_up.add(tokens, seconds)
 
-    def went(self, spans: Sequence[Span], ahead: bool = False) -> None:
-        """A round of a sequence that was alone took this; `ahead` if its passes, the drafter's, too, were run ahead."""
-        self._overheads.add(spans, ahead)
+    def went(self, spans: Sequence[Span], ahead: bool = False, seconds: float | None = None) -> None:
+        """A round of a sequence that was alone took this.
+
+        Args:
+            spans: of the round.
+            ahead: whether its passes, the drafter's, too, were run ahead of it.
+            seconds: that all of it took; None if the spans are all that is known.
+        """
+        self._overheads.add(spans, ahead, seconds)
 
     def forget(self) -> None:
         """Nothing is known any more."""

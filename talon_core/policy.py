@@ -58,6 +58,7 @@ class SequenceInfo:
             it is first asked (`Costs.catch_up`): all but the last, or fewer where a text is taken over.
         vocab_size: the target's; of no node are more candidates asked for. None where it is not known.
         runs_on: whether passes of rounds may be run ahead whose trees are said to be chains (`TreePolicy.chains`).
+        rests_on: whether those of rounds may be in which nothing will be drafted (`TreePolicy.rests`).
     """
 
     prompt_length: int
@@ -71,6 +72,7 @@ class SequenceInfo:
     sources: tuple[str, ...] = ()
     vocab_size: int | None = None
     runs_on: bool = False
+    rests_on: bool = False
 
     @property
     def greedy(self) -> bool:

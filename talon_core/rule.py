@@ -88,8 +88,8 @@ class AcceptanceRule(ABC):
     """Each token it accepts or emits is a draw from the target's law there, and it draws nothing else. So a seed gives
     the same text whatever the tree is, and the engine may verify a smaller one where sequences share a pass.
 
-    Where it says `follows_argmax` too, and the target can draw by itself on its device, it is not asked: the target
-    goes as far as the tree holds what was drawn."""
+    Where it says `follows_argmax` too, and the target can draw by itself, it is not asked: the target goes as far as
+    the tree holds what was drawn."""
 
     tests: ClassVar[DrawnOrder | None] = None
     """How it tests drawn children, where that and draws from the target's law are all that it does; None where it does

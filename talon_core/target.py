@@ -282,7 +282,7 @@ class Target(ABC):
             drawn: the slots where the path of other tokens is wanted, and how these are taken; none of them is in
                 `greedy`. As there, the target may choose and commit any of these paths. It is given only where
                 `can_draw` is true, or `draws` has said so.
-            further: where all trees are roots, and all slots are in `greedy`, or in `drawn` with numbers of further
+            further: where all trees are roots, and all slots are in `greedy`, or all in `drawn` with numbers of further
                 draws: in how many rounds behind this one the same slots will have roots alone, as far as is known.
                 Their passes may be run now, in less time: one that comes as was expected is run already then. It is
                 given only where `runs_on` is true.

@@ -70,7 +70,7 @@ class Alike:
 
 @attrs.define(eq=False)
 class EarnedBack:
-    """What is known of drafting over all texts of a machine, and the account that readings are paid from.
+    """What is known of drafting over all texts of a machine at about one temperature, and what readings are paid from.
 
     Long texts are told from short ones, by the power of two that their drafters have to read: more has to be earned
     back where more is read, and what is asked of a long text, a summary perhaps, is often of another kind.

@@ -62,7 +62,7 @@ class Learnt:
         unread: tokens of the text that the drafter may have to read before it drafts.
         catching_up: seconds that this takes in this round, where they count as what is lost in this text.
         most_new: tokens that the text may have.
-        greedy: whether it is decoded at temperature 0.
+        rests_on: whether rounds that follow each other without a draft are priced as such.
         begun: whether the text is drafted for; None before that is decided.
         wanted: candidates of the root that are asked for in this round, where chains were asked about; otherwise None.
         chainable: whether passes of chains may be run ahead.
@@ -72,7 +72,7 @@ class Learnt:
         notes: of the rounds with these that are over.
         layers_of_chain: log-probabilities of the candidates of each layer of this round, where its tree is one of them.
         alike: what is known of texts like it, where it is.
-        others: what other texts of the machine have taught.
+        others: what other texts of the machine have taught, at about the same temperature.
     """
 
     calibration: Calibration = attrs.field(factory=Calibration)
@@ -96,7 +96,7 @@ class Learnt:
     unread: int = 0
     catching_up: float = 0.0
     most_new: int = 1
-    greedy: bool = True
+    rests_on: bool = False
     begun: bool | None = None
     wanted: int | None = None
     chainable: bool = False

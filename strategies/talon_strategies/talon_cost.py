@@ -26,7 +26,7 @@ from talon_strategies.prices import ASSUMED
 from talon_strategies.talon_cost_forests import TalonCostForest
 
 STEPS = 4
-"""Of a temperature of 1: texts whose temperatures differ by less than one tell each other what drafts bring."""
+"""Of a temperature of 1: texts whose temperatures are nearest to the same one tell each other what drafts bring."""
 
 PAUSE = 8
 """Rounds without a draft that follow each other, about: what they take is what drafts are held against."""
@@ -72,12 +72,12 @@ class TalonCost(CostAware, ForestLearner):
     little it is tried ever less often: in each second such text at first, in each 65th at last. All texts together pay
     for it, from 32 passes, what they have gained and a fiftieth of their time, and never more.
 
-    Where a text is decoded greedily and alone, and passes can be run ahead of their rounds (`TreePolicy.chains`), its
-    trees are chains, as long as branches would bring less than it costs to do without that (`gain_of_branches`). What
-    it costs is found out in a few rounds. Which of a path's tokens join, and which are drafted from, is decided by the
-    same prices for up to 12 rounds, in terms of the drafter's own probabilities (`planned`); what these rounds teach is
-    learnt behind the last of them. Such rounds are priced by `Costs.chain`. Where prices are given that know nothing of
-    it, trees are no chains.
+    Where a text is decoded alone, and passes can be run ahead of their rounds (`TreePolicy.chains`), its trees are
+    chains, as long as branches would bring less than it costs to do without that (`gain_of_branches`). What it costs is
+    found out in a few rounds. Which of a path's tokens join, and which are drafted from, is decided by the same prices
+    for up to 12 rounds, in terms of the drafter's own probabilities (`planned`); what these rounds teach is learnt
+    behind the last of them. Such rounds are priced by `Costs.chain`. Where prices are given that know nothing of it,
+    trees are no chains.
 
     A text's first rounds with a draft are taken to be like the latest ones of others, until it has had a few itself.
 
@@ -110,7 +110,7 @@ class TalonCost(CostAware, ForestLearner):
         assert isinstance(one, TalonCost)
         learnt = one.learnt
         learnt.unread, learnt.most_new = sequence.unread, sequence.max_new_tokens
-        learnt.greedy = not sequence.temperature
+        learnt.rests_on = sequence.rests_on
         known = not sequence.costs.fixed or sequence.costs.chain(1) is not None
         as_here = type(one).scored is TalonCost.scored and type(one).learn is TalonCost.learn
         learnt.chainable = sequence.runs_on and known and as_here
@@ -123,7 +123,7 @@ class TalonCost(CostAware, ForestLearner):
         return TalonCostForest(policies)
 
     def goes_with(self, other: TreePolicy) -> bool:
-        if not isinstance(other, TalonCost) or other.learnt.greedy is not self.learnt.greedy:
+        if not isinstance(other, TalonCost) or other.learnt.rests_on is not self.learnt.rests_on:
             return False
         return other.known.costs is self.known.costs and super().goes_with(other)
 
@@ -401,8 +401,7 @@ class TalonCost(CostAware, ForestLearner):
         return 0.0 if self.learnt.chained else super().others_of_layer(costs)
 
     def spared(self, costs: Costs) -> float:
-        drawn_by_rules = self.children != "deterministic" and not self.learnt.greedy
-        together = None if drawn_by_rules else costs.rest(PAUSE)
+        together = costs.rest(PAUSE) if self.learnt.rests_on else None
         plain = costs.besides(False) if together is None else together / PAUSE
         drafted = self.others(costs) if self.learnt.chained else costs.besides(True)
         return 0.0 if plain is None or drafted is None else drafted - plain

@@ -207,7 +207,7 @@ def _told(choices: Foreseen, count: int) -> FloatArray:
     Raises:
         ValueError: if they are not what `Foreseen.ahead` is to tell.
     """
-    told = np.asarray(choices.ahead(count))
+    told = np.array(choices.ahead(count))  # of its own, row by row: C reads it
     if told.shape != (count,) or told.dtype != np.float64 or not ((told >= 0) & (told < 1)).all():
         raise ValueError(
             f"{type(choices).__name__}.ahead({count}) told {written(told)}; "

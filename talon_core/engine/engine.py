@@ -13,6 +13,7 @@ from talon_core.allocation import Allocator
 from talon_core.choices import Choices, SeededChoices
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drafter import Drafter, DrafterSpec, Part
+from talon_core.engine.acceptors import Acceptor
 from talon_core.engine.ahead.opening import check_drafting, goes_ahead
 from talon_core.engine.ahead.preparer import Preparer
 from talon_core.engine.ahead.thread import ThreadWorker
@@ -344,7 +345,7 @@ class Engine:
         self._read({slot: one for slot, one in taking.items() if not one.is_read}, faults, bool(ready))
         ready = {slot: one for slot, one in taking.items() if one.is_read and slot not in faults}
         rounds: dict[int, Round] = {}
-        ahead = False
+        ahead, began = False, self._clock()
         if ready:
             told = self._measured, self.costs, self._sharing, self._clock
             stages = Stages(self.parts, ready, faults, *told, held and len(ready) == len(self._running))
@@ -352,13 +353,13 @@ class Engine:
                 stages.prepare(self._nodes)
             rounds, ahead = stages.run(), stages.was_ahead
         for slot, round_ in rounds.items():
-            if round_.sequences == 1:
-                self._measured.went(round_.spans, ahead)
             if round_.draft_passes and ready[slot].drafted_at == round_.context:  # passes are shared, not by all
                 self._drafted_to[slot] = round_.context
             with faults.of([slot]):
                 ready[slot].rounds.append(round_)
                 ready[slot].tell(round_)
+            if round_.sequences == 1:
+                self._measured.went(round_.spans, ahead, self._clock() - began)
             ready[slot].took(self.now())
         for slot, one in taking.items():
             if slot in faults:
@@ -396,8 +397,7 @@ class Engine:
             self._drafted_to[seat.slot] = drafted_to
             with faults.of([seat.slot]):
                 acceptor = self.parts.acceptors.of(sequence.request, sequence.choices)
-                runs_on = self.parts.chains_on and acceptor.foreseen
-                policy = self.policy_for(sequence.request, len(ids) - 1 - drafted_to, runs_on)
+                policy = self._policy_of(sequence.request, acceptor, len(ids) - 1 - drafted_to)
                 sequence.growers = checked_growers(policy, self._children)
                 sequence.source = source_of(policy, len(self.parts.sources))
                 sequence.tell, sequence.rests = teller(policy), resting(policy)
@@ -405,17 +405,15 @@ class Engine:
                 sequence.start(policy, acceptor, device_of(self.parts.target), room, self.now())
                 sequence.read = self._open(seat.slot, sequence, seat.source, seat.length)
 
-    def policy_for(self, request: Request, unread: int = 0, runs_on: bool = False) -> TreePolicy:
-        """The policy that serves a request.
-
-        Args:
-            request: it.
-            unread: as `SequenceInfo.unread`.
-            runs_on: likewise.
+    def policy_for(self, request: Request) -> TreePolicy:
+        """The policy that would serve a request whose choices are seeded.
 
         Raises:
             PluginError: if the policy fails to make one; the message names it.
         """
+        return self._policy_of(request, self.parts.acceptors.of(request, SeededChoices(0)), 0)
+
+    def _policy_of(self, request: Request, acceptor: Acceptor, unread: int) -> TreePolicy:
         sampling, limit = request.sampling, request.limit(self.parts.target)
         temperature = sampling.temperature if sampling.do_sample else 0.0
         told = SequenceInfo(
@@ -429,7 +427,8 @@ class Engine:
             unread=unread,
             sources=self.parts.sources,
             vocab_size=self.parts.target.vocab_size,
-            runs_on=runs_on,
+            runs_on=self.parts.chains_on and acceptor.foreseen,
+            rests_on=self.parts.runs_on and acceptor.foreseen,
         )
         return begun(self.policy, told)
 

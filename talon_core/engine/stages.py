@@ -203,6 +203,8 @@ class Stages:
             if chains is None:
                 return
             draws = self._offered({slot: TokenTree.root(one.root)}).drawn.get(slot)
+            if slot in self._faults:
+                return
             with parts.blaming("run_on"):
                 spent = parts.drafter.run_on(slot, chains, one.deepest + 1, ends, draws)
             if spent != 0.0:
@@ -325,7 +327,7 @@ class Stages:
     def _further(self, left: Mapping[int, Drafted], offered: Offered) -> int:
         """In how many rounds behind this one all of these will be walked through their roots alone, as far as known."""
         foreseen = sum(one.ahead is not None for one in offered.drawn.values())
-        if len(offered.greedy) + foreseen < len(left) or any(len(one.drafted) > 1 for one in left.values()):
+        if len(left) not in (len(offered.greedy), foreseen) or any(len(one.drafted) > 1 for one in left.values()):
             return 0
         rounds = []
         for slot in left:

@@ -110,7 +110,7 @@ class HFTarget(NetworkTarget):
         forget_widened(model)  # passes in a session may need no weights but the blocks
 
     def draws(self, warpers: tuple[Processor, ...]) -> bool:
-        return self.runner.executor.draws(warpers)
+        return self.model.dtype is torch.float32 and self.runner.executor.draws(warpers)
 
     def executor(self) -> Executor:
         made = self._executor()

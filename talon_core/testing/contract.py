@@ -203,10 +203,10 @@ def _check_rounds(make: Callable[[], TreePolicy], drafters: st.SearchStrategy[An
         _check_sequence(served, twin, drafter, first, limits, seed)
         _check_forest(make, sequence, drafter, [told.root for told in first + second], limits)
         _check_learners(make, sequence, drafter, first + second, limits)
-        run_ahead = attrs.evolve(sequence, temperature=0.0, runs_on=True)
+        run_ahead = attrs.evolve(sequence, runs_on=True, rests_on=True)
         _check_chained_learners(make, run_ahead, drafter, first, limits)
         _check_chains(make, run_ahead, drafter, first + second, limits)
-        _check_rests(make, sequence, drafter, first + second, limits)
+        _check_rests(make, run_ahead, drafter, first + second, limits)
         _check_plans(_begun(make(), sequence), _begun(make(), sequence), drafter, first + second, limits)
         _check_memory(lambda of: _begun(of, sequence), policy, make(), drafter, second, limits, seed)
 
@@ -361,10 +361,12 @@ def _check_rests(
     asked, told_of = _begun(make(), sequence), _begun(make(), sequence)
     left, rested = 0, False
     for told in rounds:
+        chaining(asked)()
         drafted = draft_tree(asked, drafter, told.root, limits, SeededChoices(0))
         if left:
             left, rested = left - 1, True
         else:
+            chaining(told_of)()
             own = draft_tree(told_of, drafter, told.root, limits, SeededChoices(0))
             _require(
                 not rested or _same(drafted, own),

@@ -346,6 +346,7 @@ class Replay:
             unread=text.prompt_tokens - 1,
             vocab_size=self._target.vocab_size,
             runs_on=self.runs_on(method),
+            rests_on=self.follows(method.rule),
         )
         return begun(method.policy or RootAlone(), told)
 

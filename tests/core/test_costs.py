@@ -423,6 +423,28 @@ def test_rounds_that_were_run_ahead_are_told_of_by_themselves():
     assert kept.chain(3) == pytest.approx(77.0)
 
 
+def test_what_is_no_span_of_a_round_is_a_part_of_it():
+    costs = MeasuredCosts()
+    for seconds in (40.0, 41.0, 45.0):
+        costs.went(spans(("verify", 30.0), ("accept", 4.0)), seconds=seconds)
+    assert costs.besides(False) == pytest.approx(11.0)  # of few the median
+    costs.went(spans(WIDTH, LAYER, GROW, FINISH, ("verify", 30.0), ("accept", 4.0)), seconds=80.0)
+    whole = sum(span.seconds for span in spans(WIDTH, LAYER, GROW, FINISH, ("verify", 30.0), ("accept", 4.0)))
+    beside = costs.besides(True)
+    costs.forget()
+    costs.went(spans(WIDTH, LAYER, GROW, FINISH, ("verify", 30.0), ("accept", 4.0)))
+    assert beside == pytest.approx(costs.besides(True) + 80.0 - whole)
+
+
+def test_a_round_in_a_dozen_counts_and_a_hiccup_does_not():
+    costs = MeasuredCosts()
+    for number in range(32):
+        seconds = {0: 900.0, 5: 500.0}.get(number, 42.0 if number % 12 == 3 else 31.0)
+        costs.went(spans(("verify", 30.0)), seconds=seconds)
+    # without the two longest: 27 rounds of a second and three of twelve
+    assert costs.besides(False) == pytest.approx((27 * 1.0 + 3 * 12.0) / 30)
+
+
 def test_what_a_drafter_asks_and_is_told_beside_the_tree_is_no_layer():
     costs, asks = MeasuredCosts(), ("draft", 8.0, "inquiry")
     costs.went(spans(WIDTH, LAYER, GROW, FINISH, asks, ("verify", 30.0)))

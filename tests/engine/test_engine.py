@@ -436,7 +436,7 @@ def test_what_fails_in_the_middle_ends_its_own_sequence_and_the_others_come_out_
 @pytest.mark.parametrize("inquired", [0, 2])
 def test_a_round_tells_of_all_that_shared_its_pass_though_a_neighbour_failed_after_it(monkeypatch, inquired):
     told = []
-    monkeypatch.setattr(MeasuredCosts, "went", lambda _, spans, ahead: told.append((spans, ahead)))
+    monkeypatch.setattr(MeasuredCosts, "went", lambda _, *given: told.append(given))
     drafter = Asks(LAWS_OF_FIVE) if inquired else TableDrafter(LAWS_OF_FIVE)
     own = engine(Chain(length=2), TableTarget(FIVE), drafter, NoThrees(), allocator=None)
     fine, broken = own.submit(request(9, prompt=[0, 1])), own.submit(request(9, prompt=[1, 3]))

@@ -107,6 +107,9 @@ def test_where_there_is_no_law_there_is_no_token(library, wrong, place):
     for backend in ("native", "reference"):
         found = drawn_tokens(x, [Warp()] * 3, numbers(3), backend=backend)
         assert [token == NO_TOKEN for token in found.tolist()] == [False, True, False]
+    for warp in (Warp(1.0, 2), Warp(0.7, 2, True)):
+        for backend in ("native", "reference"):
+            assert drawn_tokens(x[1:2], [warp], numbers(1), backend=backend).tolist() == [NO_TOKEN]
     x[1] = -INF
     assert drawn_tokens(x, [Warp()] * 3, numbers(3), backend="native")[1] == NO_TOKEN
     tiny = drawn_tokens(scores(1, 9).abs() + 1, [Warp(1e-40)], numbers(1), backend="native")  # all of it is infinite

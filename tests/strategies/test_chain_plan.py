@@ -184,11 +184,16 @@ def test_what_chains_have_taught_is_known_where_texts_are_grown_together():
     assert policies[0].learnt.chains is None
 
 
-@pytest.mark.parametrize("told", [{"runs_on": False}, {"temperature": 1.0}, {"costs": Prices(node=0.05, layer=0.02)}])
+@pytest.mark.parametrize("told", [{"runs_on": False}, {"costs": Prices(node=0.05, layer=0.02)}])
 def test_nothing_is_said_where_passes_are_not_run_ahead_or_nothing_is_known_of_it(told):
     policy = served(**{"costs": KnowsChains(node=0.05, layer=0.02)} | told)
     assert policy.chains() is None
     assert len(drafted(policy, LAW).tree) > 2
+
+
+def test_chains_are_said_at_any_temperature():
+    policy = served(KnowsChains(node=0.05, layer=0.02), temperature=1.0)
+    assert policy.chains() is not None
 
 
 def test_a_policy_that_is_not_asked_for_chains_draws_trees():

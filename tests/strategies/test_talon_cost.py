@@ -191,12 +191,12 @@ def test_where_a_draft_costs_more_than_may_be_lost_it_is_said_how_long_nothing_i
     assert policy.rests() == (0 if asked else 63)
 
 
-def test_texts_of_which_one_is_drawn_are_not_served_together():
+def test_texts_of_which_one_rests_otherwise_are_not_served_together():
     costs = Prices(node=0.1, layer=0.1)
-    greedy, again = served(TalonCost(), costs), served(TalonCost(), costs)
-    drawn = TalonCost().begin(SequenceInfo(prompt_length=30, max_new_tokens=64, temperature=1.0, costs=costs))
-    assert greedy.goes_with(again)
-    assert not greedy.goes_with(drawn)
+    one, again = served(TalonCost(), costs), served(TalonCost(), costs)
+    other = TalonCost().begin(SequenceInfo(30, 64, 1.0, costs, rests_on=True))
+    assert one.goes_with(again)
+    assert not one.goes_with(other)
 
 
 @attrs.frozen
@@ -208,14 +208,14 @@ class AtRest(Besides):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize(("made", "plain"), [(TalonCost, (1.1, 1.1)), (TalonCostSampled, (1.1, 1.5))])
-def test_drafts_are_held_against_rounds_that_follow_each_other_without_one(draft, temperature, made, plain):
-    """Where a rule tests what was drawn, no passes are run together."""
+@pytest.mark.parametrize("made", [TalonCost, TalonCostSampled])
+@pytest.mark.parametrize(("rests_on", "plain"), [(True, 1.1), (False, 1.5)])
+def test_drafts_are_held_against_rounds_that_follow_each_other_without_one(draft, temperature, made, rests_on, plain):
     costs = AtRest(0.2, 0.1, plain=0.5, drafted=0.7)
-    told = SequenceInfo(prompt_length=30, max_new_tokens=64, temperature=temperature, costs=costs)
+    told = SequenceInfo(30, 64, temperature, costs, rests_on=rests_on)
     policy = made().begin(told)
     draft(policy, TableDrafter([[0.3, 0.25, 0.25, 0.2]]))
-    assert policy.known.plain == pytest.approx(plain[int(temperature)])
+    assert policy.known.plain == pytest.approx(plain)
     assert policy.known.verifying[0] == pytest.approx(1.7)
 
 

@@ -20,13 +20,14 @@ def drawn_tokens_reference(scores: Tensor, warps: Sequence[Warp], numbers: Float
 
 
 def _drawn(scores: FloatArray, warp: Warp, number: float) -> int:
-    divided = scores / np.float32(warp.temperature)
+    with np.errstate(over="ignore"):
+        divided = scores / np.float32(warp.temperature)
+    highest = divided.max()
+    if not np.isfinite(highest):
+        return NO_TOKEN
     if warp.best:
         counted = scores if warp.best_first else divided
         least = np.sort(counted)[-min(warp.best, len(counted))]
         divided = np.where(counted >= least, divided, -np.inf)
-    highest = divided.max()
-    if not np.isfinite(highest):
-        return NO_TOKEN
     upto = np.cumsum(np.exp(divided.astype(np.float64) - float(highest)))
     return int(np.searchsorted(upto, min(number * upto[-1], np.nextafter(upto[-1], -1.0)), side="right"))

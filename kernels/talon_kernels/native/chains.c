@@ -1,5 +1,5 @@
 // Rounds of one text whose draft trees are chains, one behind another: passes of the drafter, the target's pass over the
-// chain, the greedy walk, and what the next round begins with.
+// chain, the walk along its most likely or drawn tokens, and what the next round begins with.
 
 #include <stdlib.h>
 #include <string.h>

@@ -386,12 +386,7 @@ int is_any_of(const int64_t *tokens, int64_t count, const int64_t *ends, int64_t
     return 0;
 }
 
-// As talon_walk over trees of a root alone, `passes` times at most: behind each pass every sequence goes on with the token
-// that it has found. Its `results`, each at its place in `from` and of so many floats as `sizes` says, are copied to `kept`,
-// all passes behind one another. ids, positions and layout are what the first pass reads, and are
-// written to; `best` is where the steps leave the tokens. It ends behind a pass that has found one of the `end_count`
-// ends, or at one that fails, unless that is the first. done: how many passes were done.
-// Where tokens are drawn, `best` is null, and `drawn` says how.
+// How tokens are drawn behind passes that go on by themselves.
 typedef struct {
     const float *scores;    // (sequences, n), where the steps leave them
     int64_t n;
@@ -400,6 +395,12 @@ typedef struct {
     int64_t *tokens;        // likewise; what is drawn
 } Drawn;
 
+// As talon_walk over trees of a root alone, `passes` times at most: behind each pass every sequence goes on with the token
+// that it has found. Its `results`, each at its place in `from` and of so many floats as `sizes` says, are copied to `kept`,
+// all passes behind one another. ids, positions and layout are what the first pass reads, and are
+// written to; `best` is where the steps leave the tokens. It ends behind a pass that has found one of the `end_count`
+// ends, or at one that fails, unless that is the first. done: how many passes were done.
+// Where tokens are drawn, `best` is null, and `drawn` says how.
 EXPORT int64_t talon_walk_on(const Step *steps, int64_t count, void *const *memory, const int64_t *rows, int32_t *layout,
                              int64_t batch, int64_t threads, int64_t passes, int64_t *ids, int64_t *positions,
                              const int64_t *best, const int64_t *ends, int64_t end_count, const float *const *from,

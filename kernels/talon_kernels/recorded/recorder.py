@@ -70,7 +70,8 @@ class NativeRecorder(PassRecorder):
         return run_chains(self._library, run)
 
     def draw_token(self, scores: Tensor, warp: Warp, number: float) -> int:
-        return int(drawn_tokens_native(self._library, scores[None], warps_of([warp]), np.array([number])))
+        row = scores[None].contiguous()
+        return int(drawn_tokens_native(self._library, row, warps_of([warp]), np.array([number])))
 
     def best_numbers(self, scores: Tensor, width: int) -> Tensor:
         return best_tokens_native(self._library, scores.contiguous(), width)
