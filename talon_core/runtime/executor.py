@@ -511,36 +511,18 @@ class HostExecutor(Executor):
     ) -> tuple[Made, Walks]:
         if self._recorder is None:
             return super().walk(inputs, work, kind, slots, ends, unwalked, drawn, logits)
-        if drawn:
-            return self._walk_drawn(inputs, work, kind, slots, ends, unwalked, drawn)
 
         def chosen(view: TreeView) -> tuple[Tensor, Made]:
             made = work(view)
             return made[0].argmax(-1), made
 
         began = perf_counter()
-        best, made = self._run(inputs, chosen, walking(kind), NOTHING, None if logits else _without_logits)
-        if len(inputs.ids) == len(slots):
-            self._seconds = perf_counter() - began
-        walks = greedy_walks(inputs, best, slots, ends, unwalked)
-        self.cache.commit({slot: walk.path for slot, walk in walks.items()}, self._moved)
-        return made, walks
-
-    def _walk_drawn(
-        self,
-        inputs: PassInputs,
-        work: Callable[[TreeView], Made],
-        kind: Hashable,
-        slots: Collection[int],
-        ends: frozenset[int],
-        unwalked: Mapping[int, int],
-        drawn: Mapping[int, NodeDraws],
-    ) -> tuple[Made, Walks]:
-        """`walk` where tokens of some trees are drawn: at those nodes alone that a path goes to."""
-        assert self._recorder is not None
-        began = perf_counter()
-        made = self._run(inputs, work, kind, NOTHING, None)
-        walks = drawn_walks(inputs, made[0], slots, ends, unwalked, drawn, self._recorder.draw_token)
+        if drawn:
+            made = self._run(inputs, work, kind, NOTHING, None)
+            walks = drawn_walks(inputs, made[0], slots, ends, unwalked, drawn, self._recorder.draw_token)
+        else:
+            best, made = self._run(inputs, chosen, walking(kind), NOTHING, None if logits else _without_logits)
+            walks = greedy_walks(inputs, best, slots, ends, unwalked)
         if len(inputs.ids) == len(slots):
             self._seconds = perf_counter() - began
         self.cache.commit({slot: walk.path for slot, walk in walks.items()}, self._moved)
