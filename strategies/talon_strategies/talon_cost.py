@@ -28,6 +28,9 @@ from talon_strategies.talon_cost_forests import TalonCostForest
 STEPS = 4
 """Of a temperature of 1: texts whose temperatures are nearest to the same one tell each other what drafts bring."""
 
+HOTTEST = 4.0
+"""A temperature; of higher ones nothing more is told apart."""
+
 PAUSE = 8
 """Rounds without a draft that follow each other, about: what they take is what drafts are held against."""
 
@@ -114,7 +117,8 @@ class TalonCost(CostAware, ForestLearner):
         known = not sequence.costs.fixed or sequence.costs.chain(1) is not None
         as_here = type(one).scored is TalonCost.scored and type(one).learn is TalonCost.learn
         learnt.chainable = sequence.runs_on and known and as_here
-        alike = f"talon-cost with {sequence.drafter} at about {round(sequence.temperature * STEPS) / STEPS:g}"
+        about = round(min(sequence.temperature, HOTTEST) * STEPS) / STEPS
+        alike = f"talon-cost with {sequence.drafter} at about {about:g}"
         learnt.others = sequence.machine.setdefault(alike, learnt.others)
         learnt.expect()
         return one

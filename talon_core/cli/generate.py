@@ -76,7 +76,12 @@ def generate(
         typer.Option(parser=opts.number, metavar="P", help="Draw from the likeliest tokens that together reach this."),
     ] = None,
     top_k: Annotated[
-        int | None, typer.Option(parser=opts.whole_number, metavar="K", help="Draw from this many likeliest tokens.")
+        int | None,
+        typer.Option(
+            parser=opts.whole_number,
+            metavar="K",
+            help="Draw from this many likeliest tokens; 0: from all. Without it as the model says, else 50.",
+        ),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(parser=opts.whole_number, metavar="S", help="Makes drawing reproducible.")

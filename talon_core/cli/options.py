@@ -252,8 +252,8 @@ def sampling_options(
         raise ValueError(f"--temperature is {temperature}; {fault}")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"--top-p is {top_p}; it must be above 0 and at most 1")
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"--top-k is {top_k}; it must be at least 1")
+    if top_k is not None and top_k < 0:
+        raise ValueError(f"--top-k is {top_k}; it must be at least 1, or 0 for all tokens")
     check_seed(seed)
     if max_new_tokens is not None and max_new_tokens < 1:
         raise ValueError(f"--max-new-tokens is {max_new_tokens}; it must be at least 1")

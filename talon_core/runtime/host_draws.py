@@ -14,6 +14,9 @@ from talon_core.tree import FloatArray
 MOST_LEFT = 256
 """Of more of the best scores a host does not look for the last one."""
 
+LEAST, MOST = float(np.finfo(np.float32).smallest_subnormal), float(np.finfo(np.float32).max)
+"""Temperatures that are numbers in float32."""
+
 
 @attrs.frozen
 class Warp:
@@ -41,7 +44,7 @@ class Warp:
                 return None
             own[column[0]] = number_of(warper)
         temperature, best = own.get("temperature", 1.0), own.get("top_k", 0.0)
-        if not (np.float32(temperature) > 0 and best == int(best) and 0 <= best <= MOST_LEFT):
+        if not (LEAST <= temperature <= MOST and best == int(best) and 0 <= best <= MOST_LEFT):
             return None
         return cls(temperature, int(best), next(iter(own), "") == "top_k")
 

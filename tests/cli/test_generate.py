@@ -251,7 +251,7 @@ def test_a_prompt_comes_from_standard_input(talon, model, monkeypatch):
         (["generate", "a", "--temperature", "nan"], "'--temperature': 'nan' is not a finite number"),
         (["generate", "a", "--temperature", "warm"], "'warm'"),
         (["generate", "a", "--top-p", "1.5"], "--top-p is 1.5; it must be above 0 and at most 1"),
-        (["generate", "a", "--top-k", "0"], "--top-k is 0; it must be at least 1"),
+        (["generate", "a", "--top-k", "-1"], "--top-k is -1; it must be at least 1, or 0 for all tokens"),
         (["generate", "a", "--seed", "-3"], "--seed is -3; it must be 0 or more"),
         (["generate", "a", "--max-new-tokens", "0"], "--max-new-tokens is 0; it must be at least 1"),
         (["generate", "a", "--stop", ""], "--stop is empty"),

@@ -34,6 +34,8 @@ NO_END: frozenset[int] = frozenset()
         ((Temperature(0.7), MinPLogitsWarper(0.1)), None),
         ((lambda ids, scores: scores,), None),
         ((Temperature(1e-60),), None),
+        ((Temperature(1e39),), None),
+        ((Temperature(1e308),), None),
     ],
 )
 def test_a_temperature_and_a_top_k_are_known(warpers, warp):

@@ -322,3 +322,17 @@ def test_prices_stand_for_one_round_more_each_time_they_are_asked_for(policy, st
         expected.append(expected[-1] + stands)
         stands = min(stands + 1, stand)
     assert asked == expected
+
+
+def test_texts_tell_those_of_about_the_same_temperature_what_drafts_bring():
+    machine = {}
+
+    def others(temperature):
+        told = SequenceInfo(30, 64, temperature, Prices(node=0.1, layer=0.1), machine, drafter="one")
+        return TalonCost().begin(told).learnt.others
+
+    known = {temperature: others(temperature) for temperature in (0.0, 0.3, 0.7, 1.0, 9.0)}
+    assert len({*map(id, known.values())}) == 5
+    assert others(0.28) is known[0.3]
+    assert others(1.1) is known[1.0]
+    assert others(1e308) is known[9.0]
