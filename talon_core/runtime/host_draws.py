@@ -49,6 +49,14 @@ class Warp:
         return cls(temperature, int(best), next(iter(own), "") == "top_k")
 
 
+def warp_of(draws: NodeDraws | None) -> Warp | None:
+    """What is done to scores where a host draws so by itself; None where something is tested, or is not drawn, or more
+    is done."""
+    if draws is None or draws.tests is not None or draws.numbers is None:
+        return None
+    return Warp.of(draws.warpers)
+
+
 def warps_of(warps: Sequence[Warp]) -> FloatArray:
     """Their numbers, shape `(warps, 3)`."""
     return np.array([[one.temperature, one.best, one.best_first] for one in warps], dtype=np.float64)
@@ -70,15 +78,14 @@ class ChainDraws:
     @classmethod
     def of(cls, draws: NodeDraws, count: int) -> "ChainDraws | None":
         """The next so many draws of a text; None where they are not known."""
-        warp = None if draws.tests is not None or draws.numbers is None else Warp.of(draws.warpers)
+        warp = warp_of(draws)
         return None if warp is None or draws.ahead is None else cls(warp, draws.ahead(count))
 
     def are(self, draws: NodeDraws | None, place: int) -> bool:
         """Whether the draws of a round, of a tree that is a chain, are those from a place on."""
-        if draws is None or draws.tests is not None or draws.numbers is None:
+        if draws is None or draws.numbers is None or warp_of(draws) != self.warp:
             return False
-        same = self.numbers[place : place + len(draws.numbers)].tolist() == draws.numbers.tolist()
-        return same and Warp.of(draws.warpers) == self.warp
+        return bool(self.numbers[place : place + len(draws.numbers)].tolist() == draws.numbers.tolist())
 
 
 @attrs.frozen(eq=False)
@@ -99,7 +106,7 @@ class DrawnAhead:
         warps, numbers = [], []
         for slot in slots:
             own = drawn.get(slot)
-            warp = None if own is None or own.tests is not None or own.numbers is None else Warp.of(own.warpers)
+            warp = warp_of(own)
             if own is None or warp is None or own.ahead is None:
                 return None
             warps.append(warp)
@@ -110,8 +117,6 @@ class DrawnAhead:
         """Whether the draws of the round at a place, of trees that are roots alone, are these."""
         for slot, warp, number in zip(slots, self.warps, self.numbers[place].tolist(), strict=True):
             own = drawn.get(slot)
-            if own is None or own.tests is not None or own.numbers is None or own.numbers.item(0) != number:
-                return False
-            if Warp.of(own.warpers) != warp:
+            if own is None or own.numbers is None or own.numbers.item(0) != number or warp_of(own) != warp:
                 return False
         return True

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from talon_core.runtime.draws import take_tokens
-from talon_core.runtime.host_draws import Warp
+from talon_core.runtime.host_draws import Warp, warp_of
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.recording import Walk, Walks
 from talon_core.target import NodeDraws
@@ -28,19 +28,8 @@ def greedy_walks(
         ends: tokens that end their texts.
         unwalked: by slot, how many nodes at the end of its tree no path goes to.
     """
-    trees, starts, taken, tokens = inputs.layout.parents, inputs.layout.starts, best.tolist(), inputs.ids.tolist()
-    walks = {}
-    for slot in slots:
-        parents, first = trees[slot].tolist(), int(starts[slot])
-        path, token = [0], taken[first]
-        for node in range(1, len(parents) - unwalked.get(slot, 0)):  # parents stand before their children
-            if token in ends:
-                break
-            if parents[node] == path[-1] and tokens[first + node] == token:
-                path.append(node)
-                token = taken[first + node]
-        walks[slot] = Walk(np.array(path, dtype=np.int64), token)
-    return walks
+    taken, starts = best.tolist(), inputs.layout.starts
+    return _walks(inputs, slots, ends, unwalked, lambda slot, node: taken[int(starts[slot]) + node])
 
 
 def drawn_walks(
@@ -70,20 +59,30 @@ def drawn_walks(
         own = drawn.get(slot)
         if own is None or own.numbers is None:
             return int(row.argmax())
-        warp = Warp.of(own.warpers)
+        warp = warp_of(own)
         if warp is None or row.dtype is not torch.float32:
             return int(take_tokens(row[None], own, torch.from_numpy(own.numbers[node : node + 1])))
         return draw(row, warp, own.numbers.item(node))
 
-    walks = {}
+    return _walks(inputs, slots, ends, unwalked, after)
+
+
+def _walks(
+    inputs: PassInputs,
+    slots: Collection[int],
+    ends: frozenset[int],
+    unwalked: Mapping[int, int],
+    after: Callable[[int, int], int],
+) -> Walks:
+    """Walk along the tokens that `after` gives for nodes of slots, asked for those of the path alone."""
+    trees, starts, ids, walks = inputs.layout.parents, inputs.layout.starts, inputs.ids.tolist(), {}
     for slot in slots:
-        parents, first = inputs.layout.parents[slot].tolist(), int(starts[slot])
-        tokens = inputs.ids[first : first + len(parents)].tolist()
+        parents, first = trees[slot].tolist(), int(starts[slot])
         path, token = [0], after(slot, 0)
-        for node in range(1, len(parents) - unwalked.get(slot, 0)):
+        for node in range(1, len(parents) - unwalked.get(slot, 0)):  # parents stand before their children
             if token in ends:
                 break
-            if parents[node] == path[-1] and tokens[node] == token:
+            if parents[node] == path[-1] and ids[first + node] == token:
                 path.append(node)
                 token = after(slot, node)
         walks[slot] = Walk(np.array(path, dtype=np.int64), token)

@@ -101,9 +101,8 @@ def run_chains(library: Library, run: ChainRun) -> RanChains | None:
     at = [row for bound, view in wanted if (row := bound.at(view)) is not None]
     if len(at) < len(wanted):
         return None
-    numbers, scores, next_numbers, next_scores, chosen, states = (
-        at  # the tokens, or the scores that they are drawn from
-    )
+    # chosen: the tokens, or the scores that they are drawn from
+    numbers, scores, next_numbers, next_scores, chosen, states = at
     (_, twice), (_, vocabulary), (_, width) = numbers.shape, scores.shape, states.shape
     if run.given.shape[1] != width or run.given.dtype != torch.float32 or twice != next_numbers.shape[1]:
         return None
