@@ -88,6 +88,16 @@ def test_threads_do_not_change_bits(library, threads):
     assert all(torch.equal(result, results[0]) for result in results)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [4, 5, 8, 13, 133])
+def test_rows_that_share_places_in_caches_have_the_same_bits(library, rows, dtype):
+    """Rows of 4,096 bytes, of which more than four are copied to lie elsewhere; 133 are several blocks of rows."""
+    x, weight = numbers(rows, 1024), numbers(63, 1024, seed=1).to(dtype)
+    together = skinny_linear(x, weight, backend="native")
+    alone = torch.cat([skinny_linear(row[None], weight, backend="native") for row in x])
+    assert torch.equal(together, alone)
+
+
 def test_weights_may_lie_at_any_address(library):
     store = numbers(1 + 63 * 100)
     weight = store[1:].view(63, 100)

@@ -51,8 +51,8 @@ typedef struct {
     int64_t stride, count;
 } Soon;
 
-// Floats that are fetched at once, and how near they come.
-enum { LINE = 16, TO_SECOND_CACHE = 2 };
+// Floats that are fetched at once.
+enum { LINE = 16 };
 
 static const Soon nothing;
 

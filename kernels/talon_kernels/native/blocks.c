@@ -9,7 +9,7 @@ INLINE void widen_blocks(const int kind, const uint8_t *b, float *out, int64_t n
     const int64_t size = block_bytes(kind);
     for (int64_t k = 0; k < n; k += block_width(kind), b += size) {
         Scales scales;
-        if (ahead) UNROLL for (int64_t at = 0; at < size; at += 64) __builtin_prefetch(b + ahead + at, 0, 3);
+        if (ahead) UNROLL for (int64_t at = 0; at < size; at += 64) __builtin_prefetch(b + ahead + at, 0, TO_SECOND_CACHE);
         if (is_k(kind)) scales_of(kind, b, scales);
         for (int part = 0; part < block_width(kind) / BLOCK; part++) {
             vf w[BLOCK / V];
@@ -27,7 +27,7 @@ WIDEN(widen_q4_k, Q4_K) WIDEN(widen_q5_k, Q5_K) WIDEN(widen_q6_k, Q6_K)
 
 // Fetches some bytes.
 INLINE void fetch(const uint8_t *b, int64_t bytes) {
-    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(b + at, 0, 3);
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(b + at, 0, TO_SECOND_CACHE);
 }
 
 // V numbers of 16 bits, as IEEE 754 has them.

@@ -10,6 +10,7 @@
 // processor: `tuning.py` tries plans and sets them.
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "blocks.h"
 #include "parts.h"
@@ -43,8 +44,8 @@ static Plan plans[SOURCES][TWO_BANDS + 1] = {
     [NARROW] = {{0, 0}, {8, 2}, {8, 2}, {6, 2}, {6, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
     [PANEL] = {{0, 0, 0}, {8, 2, 4096}, {8, 2, 4096}, {6, 2, 4096}, {6, 2, 4096}, {4, 2, 4096}, {4, 2, 4096}, {3, 2, 4096}, {3, 2, 4096}},
     [DIRECT] = {{0, 0}, {4, 64}, {4, 64}, {4, 64}, {4, 64}, {4, 64}, {2, 64}, {2, 64}, {2, 64}},
-    [SHORT_WIDE] = {{0, 0}, {1, 0}, {1, 0}, {6, 2}, {6, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
-    [SHORT_NARROW] = {{0, 0}, {1, 2}, {1, 2}, {6, 2}, {6, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
+    [SHORT_WIDE] = {{0, 0}, {1, 2}, {2, 2}, {4, 2}, {4, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
+    [SHORT_NARROW] = {{0, 0}, {4, 4}, {4, 4}, {6, 2}, {6, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
 };
 #else
 static Plan plans[SOURCES][TWO_BANDS + 1] = {
@@ -52,8 +53,8 @@ static Plan plans[SOURCES][TWO_BANDS + 1] = {
     [NARROW] = {{0, 0}, {8, 2}, {6, 2}, {4, 2}, {3, 2}, {2, 2}, {2, 2}},
     [PANEL] = {{0, 0, 0}, {8, 2, 4096}, {4, 2, 4096}, {3, 2, 4096}, {3, 2, 4096}},
     [DIRECT] = {{0, 0}, {4, 64}, {3, 64}, {3, 64}, {2, 64}, {2, 64}, {1, 64}, {1, 64}, {1, 64}},
-    [SHORT_WIDE] = {{0, 0}, {1, 0}, {1, 0}, {4, 2}, {3, 2}, {2, 2}, {2, 2}},
-    [SHORT_NARROW] = {{0, 0}, {1, 2}, {1, 2}, {4, 2}, {3, 2}, {2, 2}, {2, 2}},
+    [SHORT_WIDE] = {{0, 0}, {1, 2}, {2, 2}, {4, 2}, {3, 2}, {2, 2}, {2, 2}},
+    [SHORT_NARROW] = {{0, 0}, {4, 4}, {4, 4}, {4, 2}, {3, 2}, {2, 2}, {2, 2}},
 };
 #endif
 
@@ -142,8 +143,8 @@ INLINE int64_t paced_steps(const int MR, const int NR, const int half, const Tas
     int64_t k = 0;
     for (; k + V <= n; k += V, next += pace) {
         vf b[8];
-        __builtin_prefetch(next, 0, 2);  // into the second-level cache: the first has what is multiplied now
-        __builtin_prefetch(next + gap, 0, 2);
+        __builtin_prefetch(next, 0, TO_SECOND_CACHE);  // the first has what is multiplied now
+        __builtin_prefetch(next + gap, 0, TO_SECOND_CACHE);
         UNROLL for (int j = 0; j < NR; j++) {
             b[j] = load_row(half, row_of(half, w, j * w_step + k));
             if (MR > 1) IN_REGISTER(b[j]);  // not loaded by each multiplication
@@ -170,7 +171,7 @@ INLINE void tile(const int MR, const int NR, const int half, const Task *t) {
         UNROLL for (int j = 0; j < NR; j++) {
             b[j] = load_row(half, row_of(half, w, j * w_step + k));
             if (REGISTERS == 16 && MR > 1) IN_REGISTER(b[j]);
-            if (ahead) __builtin_prefetch(row_of(half, w, j * w_step + k + ahead), 0, 3);
+            if (ahead) __builtin_prefetch(row_of(half, w, j * w_step + k + ahead), 0, TO_SECOND_CACHE);
         }
         UNROLL for (int i = 0; i < MR; i++) {
             vf a = load(x + i * x_step + k);
@@ -239,7 +240,7 @@ INLINE void direct_tile(const int MR, const int NR, const int kind, const Task *
         if (is_k(kind)) UNROLL for (int j = 0; j < NR; j++) scales_of(kind, w + j * w_step, scales[j]);
         for (int eighth = 0; eighth < parts; eighth++, next += step) {
             const float *restrict x = t->x + k + eighth * BLOCK;
-            UNROLL for (int at = 0; at < step; at += 64) __builtin_prefetch(next + at, 0, 3);
+            UNROLL for (int at = 0; at < step; at += 64) __builtin_prefetch(next + at, 0, TO_FIRST_CACHE);
             if (together) {
                 vf b[32];
                 UNROLL for (int j = 0; j < NR; j++) {
@@ -308,7 +309,7 @@ INLINE void single_tile(const int NR, const int kind, const Task *t) {
     for (int64_t k = 0; k < t->n; k += BLOCK, next += step) {
         const float *restrict x = t->x + k;
         const uint8_t *restrict behind = k + BLOCK < t->n ? w + size : w;
-        UNROLL for (int at = 0; at < step; at += 64) __builtin_prefetch(next + at, 0, 3);
+        UNROLL for (int at = 0; at < step; at += 64) __builtin_prefetch(next + at, 0, TO_FIRST_CACHE);
         UNROLL for (int j = 0; j < NR; j++) {
             if (NR > 1) ANEW(w);
             widen_one(kind, j + 1 < NR ? w + (j + 1) * w_step : behind, after);
@@ -412,8 +413,10 @@ float *thread_scratch(int of, size_t floats) {
     return buffers[of];
 }
 
-// A part of K, and where its weights are.
+// A part of K, and where the rows of x and its weights are.
 typedef struct {
+    const float *x;  // the first row, from column 0 on
+    int64_t x_step;
     const void *w;  // row `begin` of W, from column k0 on
     int64_t w_step, k0, n;
     vf *carry;
@@ -421,6 +424,22 @@ typedef struct {
     int64_t gap, pace;
     int64_t width;  // of the tiles; 0: as planned
 } Part;
+
+// Caches keep what lies WAY bytes apart in the same few places: rows of such a length push each other, and the weights that
+// they are multiplied with, out of the first level. Where some rows of x are more than FEW_ROWS and would do so, a copy is
+// taken, whose rows begin in places of their own. Returns where the rows are, and how far apart; their own place where
+// memory is short.
+static const float *rows_apart(const Product *p, int64_t m0, int64_t rows, int64_t *step) {
+    enum { WAY = 4096, LINE = 16 };
+    const float *x = p->x + m0 * p->K;
+    *step = p->K;
+    if (rows <= FEW_ROWS || p->K == 0 || p->K * (int64_t)sizeof(float) % WAY) return x;
+    float *copy = thread_scratch(SCRATCH_ROWS, (size_t)(rows * (p->K + LINE)));
+    if (!copy) return x;
+    *step = p->K + LINE;
+    for (int64_t i = 0; i < rows; i++) memcpy(copy + i * *step, x + i * p->K, (size_t)p->K * sizeof(float));
+    return copy;
+}
 
 // Of how many bands of nearly equal height, none higher than a tile may be, some rows of x are made.
 static int64_t bands_of(int source, int64_t rows) {
@@ -439,20 +458,20 @@ static void stripe(const Product *p, const Part *part, int source, int64_t m0, i
     int64_t ahead = source == PANEL ? 0 : plans[source][high].distance * width * p->K;
     // A band of x stays in the first-level cache for a few tiles; the next band then finds their W in the second.
     int64_t run = bands > 1 ? TILES * width : end - begin;
-    Task t = {.x_step = p->K, .w_step = part->w_step, .n = part->n, .first = part->k0 == 0,
+    Task t = {.x_step = part->x_step, .w_step = part->w_step, .n = part->n, .first = part->k0 == 0,
               .last = part->k0 + part->n == p->K, .N = p->N, .next = part->next, .gap = part->gap, .pace = part->pace};
     vf *carry = part->carry;
     for (int64_t n0 = begin; n0 < end; n0 += run) {
-        int64_t stop = end - n0 < run ? end : n0 + run, m = m0;
+        int64_t stop = end - n0 < run ? end : n0 + run, m = 0;
         for (int64_t band = 0; band < bands; band++) {
             int64_t height = rows / bands + (band < rows % bands);
             t.ahead = band ? 0 : ahead;
             for (int64_t n = n0, step; n < stop; n += step) {
                 for (step = stop - n < width ? stop - n : width; !tiles[half][height][step];) step--;
-                t.x = p->x + m * p->K + part->k0;
+                t.x = part->x + m * part->x_step + part->k0;
                 t.w = row_of(half, part->w, (n - begin) * part->w_step);
                 t.bias = p->bias ? p->bias + n : 0;
-                t.y = p->y + m * p->N + n;
+                t.y = p->y + (m0 + m) * p->N + n;
                 t.carry = carry;
                 tiles[half][height][step](&t);
                 t.next += part->n / V * part->pace;
@@ -497,7 +516,8 @@ static int widened_columns(const Product *p, int64_t m0, int64_t rows, int64_t b
         for (int64_t k0 = 0; k0 < p->K; k0 += shape.columns) {
             const int64_t n = p->K - k0 < shape.columns ? p->K - k0 : shape.columns;
             const uint8_t *w = (const uint8_t *)p->w + n0 * size + k0 / granule * block;
-            const Part part = {.w = panel, .w_step = n, .k0 = k0, .n = n, .carry = in_parts ? carry : 0};
+            const Part part = {.x = p->x + m0 * p->K, .x_step = p->K, .w = panel, .w_step = n, .k0 = k0, .n = n,
+                               .carry = in_parts ? carry : 0};
             if (in_parts)
                 for (int64_t i = 0; i < stop - n0; i++) widen(w + i * size, panel + i * n, n, ahead);
             else
@@ -520,6 +540,7 @@ static int placed_columns(const Product *p, int source, int64_t m0, int64_t rows
     const int64_t tiles = bands * (shape.rows / plan.columns), steps = tiles * (p->K / V);
     const int in_parts = shape.columns < p->K;
     Part part = {.w_step = p->K, .gap = shape.rows * size / 2, .width = plan.columns};
+    part.x = rows_apart(p, m0, rows, &part.x_step);
     part.pace = plan.distance && steps ? (part.gap + steps - 1) / steps : 0;
     if (in_parts && !(part.carry = (vf *)thread_scratch(SCRATCH_PRODUCT, (size_t)(shape.rows * rows * V)))) return 1;
     for (int64_t n0 = begin, stop; n0 < end; n0 = stop) {
@@ -611,7 +632,8 @@ int columns(const Product *p, int64_t begin, int64_t end) {
             if (placed_columns(p, source, m0, rows, begin, end)) return 1;
             continue;
         }
-        const Part all = {.w = (const uint8_t *)p->w + begin * bytes, .w_step = p->K, .n = p->K};
+        Part all = {.w = (const uint8_t *)p->w + begin * bytes, .w_step = p->K, .n = p->K};
+        all.x = rows_apart(p, m0, rows, &all.x_step);
         stripe(p, &all, source, m0, rows, begin, end);
     }
     return 0;

@@ -76,8 +76,9 @@ INLINE int32_t total_of(Shorts sums) {
 // Rows of a screen are filled up to whole registers of every kind. What is read this many bytes later is fetched.
 enum { GRANULE = 32, FETCHED = 4096 };
 
-// Rows of x that are multiplied with a row of the screen at a time; the columns that are done before the next rows.
-enum { BAND = 8, RUN = 32 };
+// Rows of x that are multiplied with a row of the screen at a time, and with how many of them memory is waited for; the
+// columns that are done before the next rows.
+enum { BAND = 8, WAITING = 2, RUN = 32 };
 
 // Where more than one of so many columns is left, all are computed.
 enum { FEW_OF = 16 };
@@ -214,7 +215,8 @@ INLINE void screen_band(const int HEIGHT, const Screened *s, const int16_t *x, R
         Shorts sums[BAND];
         memset(sums, 0, sizeof(sums));
         for (int64_t k = 0; k < width; k += GRANULE) {
-            __builtin_prefetch(w + k + FETCHED, 0, 3);
+            if (HEIGHT <= WAITING) __builtin_prefetch(w + k + FETCHED, 0, TO_SECOND_CACHE);
+            else __builtin_prefetch(w + k + FETCHED, 0, TO_FIRST_CACHE);
             UNROLL for (int part = 0; part < GRANULE; part += SHORTS) {
                 const Shorts b = widened(w + k + part);
                 UNROLL for (int i = 0; i < HEIGHT; i++)

@@ -39,6 +39,9 @@
 #else
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
+// How near something comes that is fetched for later. Into the first-level cache only as much can be on its way as that has
+// room for misses: what comes from memory to be multiplied by several rows, which takes time, is fetched into the second.
+enum { TO_SECOND_CACHE = 2, TO_FIRST_CACHE = 3 };
 // What lies behind a pointer is loaded again from here on; a vector is loaded once.
 #define ANEW(pointer) __asm__("" : "+r"(pointer))
 #if defined(__aarch64__)
@@ -260,7 +263,7 @@ int64_t row_bytes(int kind, int64_t n);
 
 // A thread's own memory, grown and never shrunk: asking the system for pages at every call costs more than a small one
 // takes. Null when memory is short. What it held is lost where the next call of the same kind asks for more.
-enum { SCRATCH_PRODUCT, SCRATCH_SCREEN, SCRATCHES };
+enum { SCRATCH_PRODUCT, SCRATCH_ROWS, SCRATCH_SCREEN, SCRATCHES };
 float *thread_scratch(int of, size_t floats);
 
 #endif
