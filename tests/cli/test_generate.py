@@ -445,7 +445,8 @@ def test_the_answer_tells_the_schedule_of_a_preset_that_was_decoded_with(talon, 
         how = ("--policy", "mine", "--drafter", "ngram", "--max-new-tokens", "9")
         ran = talon("generate", SENTENCE, "--model", model, *how, "--json")
         assert ran.answer["schedule"] == schedule
-        assert (ran.answer["stats"]["prepare_seconds"] > 0) == (schedule != "sync")
+        stats = ran.answer["stats"]  # whether a thread had time to prepare anything is up to the machine
+        assert (stats["hits"] + stats["misses"] > 0) == (schedule != "sync")
         assert ("found for a model of other weights, big" in ran.err) == (schedule == "sync")
 
 

@@ -516,7 +516,7 @@ def test_products_are_told_with_their_plans_and_beside_a_sum_over_the_same_weigh
     assert all(line.endswith(tuning.BESIDE) == busy for line in whole.values())
     one, eight = whole[tuning.NAMES[source]].removesuffix(tuning.BESIDE).split("; 8 rows")
     assert one.endswith(f"25% of a sum over them{few}")
-    assert eight.endswith(f"of the multiplications{many}")
+    assert eight.endswith(f"of the multiplications, 2.00 times as long as 1 row{many}")
     assert library.multiplied == library.summed[0]
 
 

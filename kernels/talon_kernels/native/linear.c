@@ -23,8 +23,7 @@ enum { MAX_ROWS = 6 };
 enum { MAX_DIRECT = 8, TWO_BANDS, DIRECT_COLUMNS = 4 };
 
 // Where a tile reads W: float32 or bfloat16, a panel, blocks, and the first two again where the rows of W are short.
-// Processors fetch ahead what lies behind what was read, so that short rows are read best one after another, and long
-// ones several at a time.
+// Processors fetch ahead what lies behind what was read, so that for short rows other tiles are best than for long ones.
 enum { WIDE, NARROW, PANEL, DIRECT, SHORT_WIDE, SHORT_NARROW, SOURCES };
 
 // A row of at most so many bytes is short.
@@ -425,10 +424,10 @@ typedef struct {
     int64_t width;  // of the tiles; 0: as planned
 } Part;
 
-// Caches keep what lies WAY bytes apart in the same few places: rows of such a length push each other, and the weights that
-// they are multiplied with, out of the first level. Where some rows of x are more than FEW_ROWS and would do so, a copy is
-// taken, whose rows begin in places of their own. Returns where the rows are, and how far apart; their own place where
-// memory is short.
+// Where W is read in place: many first-level caches keep what lies WAY bytes apart in the same few places. Rows of such a
+// length push each other, and the weights that they are multiplied with, out of it. Where some rows of x are more than
+// FEW_ROWS, with any number of registers, and would do so, a copy is taken, whose rows begin in places of their own.
+// Returns where the rows are, and how far apart; their own place where memory is short.
 static const float *rows_apart(const Product *p, int64_t m0, int64_t rows, int64_t *step) {
     enum { WAY = 4096, LINE = 16 };
     const float *x = p->x + m0 * p->K;

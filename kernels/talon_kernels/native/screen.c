@@ -76,8 +76,8 @@ INLINE int32_t total_of(Shorts sums) {
 // Rows of a screen are filled up to whole registers of every kind. What is read this many bytes later is fetched.
 enum { GRANULE = 32, FETCHED = 4096 };
 
-// Rows of x that are multiplied with a row of the screen at a time, and with how many of them memory is waited for; the
-// columns that are done before the next rows.
+// Rows of x that are multiplied with a row of the screen at a time; with how many of them memory is waited for, and with
+// more of them for arithmetic; the columns that are done before the next rows.
 enum { BAND = 8, WAITING = 2, RUN = 32 };
 
 // Where more than one of so many columns is left, all are computed.

@@ -39,8 +39,8 @@
 #else
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
-// How near something comes that is fetched for later. Into the first-level cache only as much can be on its way as that has
-// room for misses: what comes from memory to be multiplied by several rows, which takes time, is fetched into the second.
+// How near something comes that is fetched for later. The first-level cache has room for few misses, and what is read now
+// needs it as well: what waits for memory is fetched into the second level, and what waits for arithmetic into the first.
 enum { TO_SECOND_CACHE = 2, TO_FIRST_CACHE = 3 };
 // What lies behind a pointer is loaded again from here on; a vector is loaded once.
 #define ANEW(pointer) __asm__("" : "+r"(pointer))

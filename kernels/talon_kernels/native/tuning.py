@@ -454,11 +454,13 @@ class Reached:
         summed: bytes a second of the sum.
         read: bytes of weights a second with one row.
         multiplied: multiplications with an addition a second with eight rows.
+        times: how long eight rows take, in times of one.
     """
 
     summed: float
     read: float
     multiplied: float
+    times: float
 
 
 def reached(library: Library, source: int) -> Reached:
@@ -477,7 +479,8 @@ def reached(library: Library, source: int) -> Reached:
         for name, work in works.items():
             least[name] = min(least[name], _took(work, times=1))
     products = len(many) * len(weights) * INPUTS[source] * OUTPUTS
-    return Reached(weights.nbytes / least["sum"], weights.nbytes / least["few"], products / least["many"])
+    summed, read = weights.nbytes / least["sum"], weights.nbytes / least["few"]
+    return Reached(summed, read, products / least["many"], least["many"] / least["few"])
 
 
 NAMES = {WIDE: "float32 weights", NARROW: "bfloat16 weights", DIRECT: "weights in blocks (Q4_1)"}
@@ -500,7 +503,8 @@ def told_speeds(library: Library) -> Mapping[str, str]:
         told[name] = (
             f"1 row {found.read / 1e9:.1f} GB/s, {_beside(found.read, found.summed, 'a sum over them')}{few}; "
             f"8 rows {found.multiplied / 1e9:.0f} G/s, "
-            f"{_beside(found.multiplied, best.multiplied, 'the multiplications')}{many}{beside}"
+            f"{_beside(found.multiplied, best.multiplied, 'the multiplications')}, {found.times:.2f} times as long as "
+            f"1 row{many}{beside}"
         )
     return told
 
