@@ -51,9 +51,6 @@ typedef struct {
     int64_t stride, count;
 } Soon;
 
-// Floats that are fetched at once.
-enum { LINE = 16 };
-
 static const Soon nothing;
 
 // packed[d][j] = rows[j][d] for PACK rows, of which only `count` exist; the others repeat the last one. What is read soon, if

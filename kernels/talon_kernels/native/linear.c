@@ -429,7 +429,7 @@ typedef struct {
 // FEW_ROWS, with any number of registers, and would do so, a copy is taken, whose rows begin in places of their own.
 // Returns where the rows are, and how far apart; their own place where memory is short.
 static const float *rows_apart(const Product *p, int64_t m0, int64_t rows, int64_t *step) {
-    enum { WAY = 4096, LINE = 16 };
+    enum { WAY = 4096 };
     const float *x = p->x + m0 * p->K;
     *step = p->K;
     if (rows <= FEW_ROWS || p->K == 0 || p->K * (int64_t)sizeof(float) % WAY) return x;

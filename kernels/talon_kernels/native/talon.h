@@ -42,6 +42,8 @@
 // How near something comes that is fetched for later. The first-level cache has room for few misses, and what is read now
 // needs it as well: what waits for memory is fetched into the second level, and what waits for arithmetic into the first.
 enum { TO_SECOND_CACHE = 2, TO_FIRST_CACHE = 3 };
+// Floats that are fetched at once.
+enum { LINE = 16 };
 // What lies behind a pointer is loaded again from here on; a vector is loaded once.
 #define ANEW(pointer) __asm__("" : "+r"(pointer))
 #if defined(__aarch64__)
