@@ -8,6 +8,8 @@
 // and the tiles read the panel.
 // How many columns a tile has, and how far ahead W is fetched, is a plan for each number of rows. What is best differs by
 // processor: `tuning.py` tries plans and sets them.
+// A processor that has much to do drops some of what it is asked to fetch into the second-level cache, and waits for memory
+// when it comes to it. So float32 is asked for up to three times: as many tiles ahead as planned, then one fewer, then two.
 
 #include <stdlib.h>
 #include <string.h>
@@ -39,11 +41,11 @@ typedef struct {
 
 #if REGISTERS == 32
 static Plan plans[SOURCES][TWO_BANDS + 1] = {
-    [WIDE] = {{0, 0}, {8, 2}, {8, 2}, {6, 2}, {6, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
+    [WIDE] = {{0, 0}, {8, 2}, {8, 3}, {6, 4}, {6, 4}, {4, 3}, {4, 3}, {3, 3}, {3, 3}},
     [NARROW] = {{0, 0}, {8, 2}, {8, 2}, {6, 2}, {6, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
     [PANEL] = {{0, 0, 0}, {8, 2, 4096}, {8, 2, 4096}, {6, 2, 4096}, {6, 2, 4096}, {4, 2, 4096}, {4, 2, 4096}, {3, 2, 4096}, {3, 2, 4096}},
     [DIRECT] = {{0, 0}, {4, 64}, {4, 64}, {4, 64}, {4, 64}, {4, 64}, {2, 64}, {2, 64}, {2, 64}},
-    [SHORT_WIDE] = {{0, 0}, {1, 2}, {2, 2}, {4, 2}, {4, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
+    [SHORT_WIDE] = {{0, 0}, {1, 1}, {1, 4}, {1, 3}, {1, 4}, {4, 3}, {4, 3}, {3, 2}, {3, 2}},
     [SHORT_NARROW] = {{0, 0}, {4, 4}, {4, 4}, {6, 2}, {6, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
 };
 #else
@@ -96,7 +98,7 @@ typedef struct {
     const float *bias;
     float *y;
     int64_t N;
-    int64_t ahead;  // how far behind w the next rows of W are fetched
+    int64_t ahead, again, once_more;  // how far behind w the next rows of W are fetched; 0: they are not
     const char *next;   // or else what is fetched, evenly in all steps: from here on and from `gap` bytes behind on,
     int64_t gap, pace;  // so many bytes of both a step; 0: none
 } Task;
@@ -161,6 +163,8 @@ INLINE void tile(const int MR, const int NR, const int half, const Task *t) {
     const float *restrict x = t->x;
     const void *restrict w = t->w;
     const int64_t x_step = t->x_step, w_step = t->w_step, n = t->n, ahead = t->ahead;
+    const int lines = !half && V == LINE;  // or each line would be asked for in several steps anyway
+    const int64_t again = lines ? t->again : 0, once_more = lines ? t->once_more : 0;
     vf acc[24];  // of literal size, or it would live in memory
     start(MR, NR, t, acc);
     int64_t k = 0;
@@ -171,6 +175,8 @@ INLINE void tile(const int MR, const int NR, const int half, const Task *t) {
             b[j] = load_row(half, row_of(half, w, j * w_step + k));
             if (REGISTERS == 16 && MR > 1) IN_REGISTER(b[j]);
             if (ahead) __builtin_prefetch(row_of(half, w, j * w_step + k + ahead), 0, TO_SECOND_CACHE);
+            if (again) __builtin_prefetch(row_of(half, w, j * w_step + k + again), 0, TO_SECOND_CACHE);
+            if (once_more) __builtin_prefetch(row_of(half, w, j * w_step + k + once_more), 0, TO_SECOND_CACHE);
         }
         UNROLL for (int i = 0; i < MR; i++) {
             vf a = load(x + i * x_step + k);
@@ -454,7 +460,7 @@ static void stripe(const Product *p, const Part *part, int source, int64_t m0, i
     const int64_t bands = bands_of(source, rows), high = (rows + bands - 1) / bands;
     const int64_t width = part->width ? part->width : plans[source][high].columns;
     // What is in a panel was fetched before it was widened.
-    int64_t ahead = source == PANEL ? 0 : plans[source][high].distance * width * p->K;
+    const int64_t distance = source == PANEL ? 0 : plans[source][high].distance, next = width * p->K;
     // A band of x stays in the first-level cache for a few tiles; the next band then finds their W in the second.
     int64_t run = bands > 1 ? TILES * width : end - begin;
     Task t = {.x_step = part->x_step, .w_step = part->w_step, .n = part->n, .first = part->k0 == 0,
@@ -464,7 +470,9 @@ static void stripe(const Product *p, const Part *part, int source, int64_t m0, i
         int64_t stop = end - n0 < run ? end : n0 + run, m = 0;
         for (int64_t band = 0; band < bands; band++) {
             int64_t height = rows / bands + (band < rows % bands);
-            t.ahead = band ? 0 : ahead;
+            t.ahead = band ? 0 : distance * next;
+            t.again = band || distance < 2 ? 0 : (distance - 1) * next;
+            t.once_more = band || distance < 3 ? 0 : (distance - 2) * next;
             for (int64_t n = n0, step; n < stop; n += step) {
                 for (step = stop - n < width ? stop - n : width; !tiles[half][height][step];) step--;
                 t.x = part->x + m * part->x_step + part->k0;

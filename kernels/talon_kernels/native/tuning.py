@@ -46,11 +46,11 @@ OUTPUTS = 1536
 
 WIDTHS = (1, 2, 3, 4, 6, 8)
 DISTANCES: Mapping[int, tuple[int, ...]] = {
-    WIDE: (0, 1, 2, 4),
+    WIDE: (0, 1, 2, 3, 4),
     NARROW: (0, 1, 2, 4),
     PANEL: (0, 1, 2, 4),
     DIRECT: (0, 32, 64, 128),
-    SHORT_WIDE: (0, 1, 2, 4),
+    SHORT_WIDE: (0, 1, 2, 3, 4),
     SHORT_NARROW: (0, 1, 2, 4),
 }
 """In tiles, in panels, and of blocks that are read directly in lines of 64 bytes."""
@@ -100,7 +100,7 @@ LOOK_SECONDS = 0.02
 TRIES = 5
 """So often, once in each process, a plan is tried where the machine was busy each time."""
 
-FORM = 7
+FORM = 8
 """Of kept plans: raised with every change of what is tried, how it is timed, or what a plan's numbers mean."""
 
 GAIN = 1.05
