@@ -9,7 +9,8 @@
 // How many columns a tile has, and how far ahead W is fetched, is a plan for each number of rows. What is best differs by
 // processor: `tuning.py` tries plans and sets them.
 // A processor that has much to do drops some of what it is asked to fetch into the second-level cache, and waits for memory
-// when it comes to it. So float32 is asked for up to three times: as many tiles ahead as planned, then one fewer, then two.
+// when it comes to it. So float32 is asked for up to three times: as many tiles ahead as planned, then one fewer, then two,
+// as long as that is a tile at least.
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +46,7 @@ static Plan plans[SOURCES][TWO_BANDS + 1] = {
     [NARROW] = {{0, 0}, {8, 2}, {8, 2}, {6, 2}, {6, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
     [PANEL] = {{0, 0, 0}, {8, 2, 4096}, {8, 2, 4096}, {6, 2, 4096}, {6, 2, 4096}, {4, 2, 4096}, {4, 2, 4096}, {3, 2, 4096}, {3, 2, 4096}},
     [DIRECT] = {{0, 0}, {4, 64}, {4, 64}, {4, 64}, {4, 64}, {4, 64}, {2, 64}, {2, 64}, {2, 64}},
-    [SHORT_WIDE] = {{0, 0}, {1, 1}, {1, 4}, {1, 3}, {1, 4}, {4, 3}, {4, 3}, {3, 2}, {3, 2}},
+    [SHORT_WIDE] = {{0, 0}, {1, 1}, {4, 3}, {4, 3}, {4, 3}, {4, 3}, {4, 3}, {3, 2}, {3, 2}},
     [SHORT_NARROW] = {{0, 0}, {4, 4}, {4, 4}, {6, 2}, {6, 2}, {4, 2}, {4, 2}, {3, 2}, {3, 2}},
 };
 #else
@@ -163,7 +164,7 @@ INLINE void tile(const int MR, const int NR, const int half, const Task *t) {
     const float *restrict x = t->x;
     const void *restrict w = t->w;
     const int64_t x_step = t->x_step, w_step = t->w_step, n = t->n, ahead = t->ahead;
-    const int lines = !half && V == LINE;  // or each line would be asked for in several steps anyway
+    const int lines = !half && V == LINE;  // else several steps ask for each line anyway, one behind the other
     const int64_t again = lines ? t->again : 0, once_more = lines ? t->once_more : 0;
     vf acc[24];  // of literal size, or it would live in memory
     start(MR, NR, t, acc);
@@ -460,7 +461,7 @@ static void stripe(const Product *p, const Part *part, int source, int64_t m0, i
     const int64_t bands = bands_of(source, rows), high = (rows + bands - 1) / bands;
     const int64_t width = part->width ? part->width : plans[source][high].columns;
     // What is in a panel was fetched before it was widened.
-    const int64_t distance = source == PANEL ? 0 : plans[source][high].distance, next = width * p->K;
+    const int64_t distance = source == PANEL ? 0 : plans[source][high].distance, tile_weights = width * p->K;
     // A band of x stays in the first-level cache for a few tiles; the next band then finds their W in the second.
     int64_t run = bands > 1 ? TILES * width : end - begin;
     Task t = {.x_step = part->x_step, .w_step = part->w_step, .n = part->n, .first = part->k0 == 0,
@@ -470,9 +471,9 @@ static void stripe(const Product *p, const Part *part, int source, int64_t m0, i
         int64_t stop = end - n0 < run ? end : n0 + run, m = 0;
         for (int64_t band = 0; band < bands; band++) {
             int64_t height = rows / bands + (band < rows % bands);
-            t.ahead = band ? 0 : distance * next;
-            t.again = band || distance < 2 ? 0 : (distance - 1) * next;
-            t.once_more = band || distance < 3 ? 0 : (distance - 2) * next;
+            t.ahead = band ? 0 : distance * tile_weights;
+            t.again = band || distance < 2 ? 0 : (distance - 1) * tile_weights;
+            t.once_more = band || distance < 3 ? 0 : (distance - 2) * tile_weights;
             for (int64_t n = n0, step; n < stop; n += step) {
                 for (step = stop - n < width ? stop - n : width; !tiles[half][height][step];) step--;
                 t.x = part->x + m * part->x_step + part->k0;
@@ -581,7 +582,7 @@ static int direct_band(const Product *p, int64_t m0, int64_t rows, int64_t begin
     const int64_t run = in_parts ? PART_RUN : end - begin;
     vf *carry = in_parts ? (vf *)thread_scratch(SCRATCH_PRODUCT, (size_t)(run * rows * V)) : 0;
     if (in_parts && !carry) return 1;
-    Task t = {.x_step = p->K, .w_step = size, .N = p->N, .ahead = plan.distance * 64};
+    Task t = {.x_step = p->K, .w_step = size, .N = p->N, .ahead = (int64_t)plan.distance * 64};
     for (int64_t n0 = begin; n0 < end; n0 += run) {
         const int64_t stop = end - n0 < run ? end : n0 + run;
         int64_t k0 = 0;
