@@ -163,6 +163,9 @@ def generate(
         _write((result.text or "") + "\n")
     for line in summary(result.stats, result.finish_reason):
         stderr().print(line, style="dim", soft_wrap=True)
+    empty = None if raw else why_empty(result, bool(getattr(session.tokenizer, "chat_template", None)))
+    if empty is not None:
+        note(empty)
     _mark(decoder)
     if timeline is not None:
         write_timeline(timeline, result.rounds, model, _said_of(resolved))
@@ -175,6 +178,25 @@ def generate(
     if result.finish_reason == "interrupted":
         current().interrupted = None  # which the figures above have said
         raise typer.Exit(INTERRUPTED)
+
+
+def why_empty(result: "Result", has_template: bool) -> str | None:
+    """What may be wrong where a model has ended its text at once, and was not asked as it expects.
+
+    Args:
+        result: of a prompt that was given as text.
+        has_template: whether its tokenizer has a chat template.
+
+    Returns:
+        A sentence; None where the text is not empty, or the model was asked by a template.
+    """
+    if has_template or result.text or result.finish_reason != "eos":
+        return None
+    return (
+        "the answer is empty, and this model's tokenizer has no chat template, so that the prompt was continued as it "
+        "stands; if the model expects questions, write the prompt in the form that it was trained on, or give a model "
+        "whose files have the template"
+    )
 
 
 def _profile(given: str) -> "Profile":

@@ -5,12 +5,14 @@ import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
+import attrs
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, GGUFReader
 
-from talon_core.cli.generate import read_prompt
+from talon_core.cli.generate import read_prompt, why_empty
 from talon_core.plugins.presets import Preset, save_preset
 from talon_core.plugins.registry import load_registry
 from talon_core.rounds import Stats
@@ -51,6 +53,28 @@ def test_a_gguf_file_is_a_model(talon, tmp_path):
     (tmp_path / "tiny.gguf").write_bytes(b"GGUF")
     ran = talon("generate", "ab ab ab", "--model", file, "--max-new-tokens", "5", "--json")
     assert "tiny.gguf' cannot be loaded: the GGUF file of 4 bytes is cut short or damaged" in ran.refusal
+
+
+@pytest.mark.parametrize(
+    ("text", "ended_by", "has_template", "told"),
+    [("", "eos", False, True), ("", "eos", True, False), ("No.", "eos", False, False), ("", "length", False, False)],
+)
+def test_an_empty_answer_to_a_question_without_a_template_is_explained(text, ended_by, has_template, told):
+    sentence = why_empty(SimpleNamespace(text=text, finish_reason=ended_by), has_template)
+    assert (sentence is not None and "has no chat template" in sentence) is told
+
+
+def test_a_gguf_file_without_a_template_says_so_where_its_answer_is_empty(talon, tmp_path, monkeypatch):
+    file = str(write_gguf(tmp_path / "tiny.gguf", "Q8_0"))
+    monkeypatch.setattr("talon_core.cli.generate.stream_text", no_text)
+    ran = talon("generate", "Why?", "--model", file, "--max-new-tokens", "1")
+    assert "this model's tokenizer has no chat template" in ran.err
+    assert "no chat template" not in talon("generate", "Why?", "--model", file, "--max-new-tokens", "1", "--raw").err
+
+
+def no_text(decoder, prompt, **options):
+    """What comes of a model that has ended its text at once."""
+    return attrs.evolve(decoder.generate(prompt, **options), text="", finish_reason="eos")
 
 
 @pytest.mark.parametrize("name", [b"blk.0.attn_q.weight", b"blk.0.ffn_up.weight"])
