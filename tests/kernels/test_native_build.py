@@ -125,6 +125,9 @@ def test_a_compiler_that_fails_is_said_in_words(monkeypatch, tmp_path, cache):
     monkeypatch.setenv("CC", str(false))
     with pytest.raises(BuildError, match=r"cannot compile the native kernels: x\.c:1: error: what is this"):
         build_library(Library)
+    monkeypatch.setenv("TALON_NATIVE_MARCH", "abacus")
+    with pytest.raises(BuildError, match=r"TALON_NATIVE_MARCH is 'abacus': set it to a processor"):
+        build_library(Library)
     false.write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(BuildError, match="does not run"):
         build_library(Library)

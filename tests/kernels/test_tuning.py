@@ -297,6 +297,25 @@ def test_plans_that_are_damaged_are_found_anew(timed, tmp_path, damaged):
     assert json.loads(kept.read_text())["form"] == tuning.FORM
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"plan": {"columns": 3, "distance": 2**31 - 1, "floats": 4096}},
+        {"plan": {"columns": 3, "distance": -1, "floats": 4096}},
+        {"plan": {"columns": 2**40, "distance": 2, "floats": 4096}},
+        {"plan": {"columns": 3, "distance": 2, "floats": -4096}},
+        *({"tries": -1}, {"source": 17}, {"rows": -1}),
+    ],
+)
+def test_plans_that_no_trial_finds_are_found_anew(timed, tmp_path, damage):
+    machine, plans, kept = planned(tmp_path)
+    whole = json.loads(kept.read_text())
+    whole["trials"][0] |= damage
+    kept.write_text(json.dumps(whole))
+    assert apply_plans(machine) == plans
+    assert not damage.items() <= json.loads(kept.read_text())["trials"][0].items()
+
+
 @pytest.mark.parametrize("share", [0.5, 0.9])
 def test_plans_that_were_tried_beside_other_work_are_tried_again_in_a_few_later_processes(
     timed, tmp_path, monkeypatch, share

@@ -124,7 +124,7 @@ def find_compiler() -> list[str]:
         found = shutil.which(name)
         if found is not None:
             return [found]
-    raise BuildError("no C compiler was found (cc, gcc or clang); with one, decoding on a CPU is several times faster")
+    raise BuildError("no C compiler was found (cc, gcc or clang); install one")
 
 
 def build_key(compiler: list[str]) -> str:
@@ -188,7 +188,9 @@ def compile_sources(compiler: list[str], target: Path) -> None:
             raise BuildError(f"the C compiler {shlex.join(compiler)} does not run: {error}") from error
         if problem is None:
             return
-    raise BuildError(f"{shlex.join(compiler)} cannot compile the native kernels: {problem}")
+    chosen = os.environ.get(MARCH, "")
+    perhaps = f"; {MARCH} is '{chosen}': set it to a processor that the compiler knows, or unset it" if chosen else ""
+    raise BuildError(f"{shlex.join(compiler)} cannot compile the native kernels: {problem}{perhaps}")
 
 
 def _first_error_of(made: Sequence[Path], commands: Sequence[list[str]]) -> str | None:

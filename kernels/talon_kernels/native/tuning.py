@@ -239,11 +239,20 @@ def _kept(path: Path) -> Kept:
             return {}
         found: dict[tuple[int, int], Tried] = {}
         for one in kept["trials"]:
+            trial = int(one["source"]), int(one["rows"])
             plan = None if one["plan"] is None else Plan(**one["plan"])
-            found[int(one["source"]), int(one["rows"])] = Tried(plan, one["tries"], one["settled"])
+            if trial not in TRIALS or one["tries"] < 0 or not (plan is None or _could_be_found(plan)):
+                return {}
+            found[trial] = Tried(plan, one["tries"], one["settled"])
         return found
     except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return {}
+
+
+def _could_be_found(plan: Plan) -> bool:
+    """Whether numbers are like those of trials and of plans that are built in; others come of a damaged file."""
+    ahead = {distance for distances in DISTANCES.values() for distance in distances}
+    return plan.columns in (0, *WIDTHS) and plan.distance in ahead and 0 <= plan.floats <= max(PANELS)
 
 
 def _keep(path: Path, kept: Kept) -> None:

@@ -53,5 +53,10 @@ def skinny_linear(x: Tensor, weight: Stored, bias: Tensor | None = None, *, back
     library = chosen("skinny_linear", backend)
     if library is None:
         return skinny_linear_reference(x, weight, bias)
-    whole = weight if isinstance(weight, Blocks) else weight.contiguous()
-    return skinny_linear_native(library, x.contiguous(), whole, bias.contiguous() if bias is not None else None)
+    whole = weight if isinstance(weight, Blocks) else _as_stored(weight)
+    return skinny_linear_native(library, _as_stored(x), whole, _as_stored(bias) if bias is not None else None)
+
+
+def _as_stored(tensor: Tensor) -> Tensor:
+    """Its numbers as they are in memory: of a negated view these are others."""
+    return tensor.resolve_neg().contiguous()
