@@ -39,6 +39,9 @@ OPTIONAL = ("triton",)
 SECONDS_TO_ANSWER = 20.0
 """For a compiler that is asked for its version."""
 
+WIDEST = 36
+"""Letters of what a row is about, on one line: the path of a model may have many more."""
+
 TOKENS_TRIED = 12
 """Of a text that shows whether passes are recorded."""
 
@@ -343,7 +346,7 @@ def _drafter(given: str, session: "Session | None", registry: Registry, problems
 
 def _show(console: Console, report: Mapping[str, Any]) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
+    table.add_column(style="bold", overflow="fold", max_width=WIDEST)
     table.add_column()
     for what, found in _rows(report):
         table.add_row(Text(what), Text(found))

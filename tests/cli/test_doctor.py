@@ -387,6 +387,15 @@ def test_it_says_how_much_of_a_gguf_file_stays_in_blocks(talon, model, tmp_path,
     assert talon("doctor", "--model", str(model), "--json").answer["model"]["weights"] is None
 
 
+def test_a_long_path_leaves_room_for_what_is_said_of_the_model(talon, model, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    path = Path("/", *[".."] * 30, *Path(model).parts[1:])
+    rows = talon("doctor", "--model", str(path)).out.splitlines()
+    assert any(row.rstrip().endswith(" float32") for row in rows)
+    assert max(map(len, rows)) <= 80
+    assert "".join(row[:36].strip() for row in rows).count(f"{path}: dtype") == 1
+
+
 def test_what_is_not_known_of_a_model_has_no_row(talon, model, monkeypatch):
     monkeypatch.chdir(Path(model).parent)
     name = Path(model).name
