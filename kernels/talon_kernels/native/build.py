@@ -148,8 +148,12 @@ def build_key(compiler: list[str]) -> str:
 
 def flag_sets() -> tuple[tuple[str, ...], ...]:
     """The flags to try, in order: those for this processor, or for the one that `$TALON_NATIVE_MARCH` names."""
-    chosen = os.environ.get(MARCH, "").strip()
+    chosen = _chosen_processor()
     return ((f"-march={chosen}", "-fopenmp"), (f"-march={chosen}",)) if chosen else FLAG_SETS
+
+
+def _chosen_processor() -> str:
+    return os.environ.get(MARCH, "").strip()
 
 
 def processor() -> str:
@@ -188,7 +192,7 @@ def compile_sources(compiler: list[str], target: Path) -> None:
             raise BuildError(f"the C compiler {shlex.join(compiler)} does not run: {error}") from error
         if problem is None:
             return
-    chosen = os.environ.get(MARCH, "")
+    chosen = _chosen_processor()
     perhaps = f"; {MARCH} is '{chosen}': set it to a processor that the compiler knows, or unset it" if chosen else ""
     raise BuildError(f"{shlex.join(compiler)} cannot compile the native kernels: {problem}{perhaps}")
 

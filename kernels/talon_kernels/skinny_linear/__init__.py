@@ -58,5 +58,5 @@ def skinny_linear(x: Tensor, weight: Stored, bias: Tensor | None = None, *, back
 
 
 def _as_stored(tensor: Tensor) -> Tensor:
-    """Its numbers as they are in memory: of a negated view these are others."""
+    """The tensor with its numbers in memory, one behind another; those of a negated view are not there before."""
     return tensor.resolve_neg().contiguous()
