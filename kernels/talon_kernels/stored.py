@@ -14,6 +14,11 @@ Stored = Tensor | Blocks
 """A weight of shape `(out, in)`: float32 or bfloat16, contiguous on the CPU, or blocks."""
 
 
+def as_stored(tensor: Tensor) -> Tensor:
+    """The tensor with its numbers in memory, one behind another; those of a negated view are not there before."""
+    return tensor.resolve_neg().contiguous()
+
+
 def shape_of(weight: Stored) -> tuple[int, int]:
     """Its rows and columns."""
     if isinstance(weight, Blocks):

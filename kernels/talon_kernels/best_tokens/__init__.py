@@ -8,6 +8,7 @@ from torch import Tensor
 from talon_kernels.best_tokens.native import best_tokens_native
 from talon_kernels.best_tokens.reference import best_tokens_reference
 from talon_kernels.native import chosen
+from talon_kernels.stored import as_stored
 
 __all__ = ["best_tokens"]
 
@@ -43,4 +44,4 @@ def best_tokens(scores: Tensor, width: int, *, backend: str | None = None) -> Te
     library = chosen("best_tokens", backend)
     if library is None:
         return best_tokens_reference(scores, width)
-    return best_tokens_native(library, scores.contiguous(), width)
+    return best_tokens_native(library, as_stored(scores), width)

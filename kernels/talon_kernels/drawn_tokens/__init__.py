@@ -13,6 +13,7 @@ from talon_core.tree import FloatArray
 from talon_kernels.drawn_tokens.native import drawn_tokens_native
 from talon_kernels.drawn_tokens.reference import drawn_tokens_reference
 from talon_kernels.native import chosen
+from talon_kernels.stored import as_stored
 
 __all__ = ["drawn_tokens"]
 
@@ -49,4 +50,4 @@ def drawn_tokens(scores: Tensor, warps: Sequence[Warp], numbers: FloatArray, *, 
     if library is None:
         return drawn_tokens_reference(scores, warps, numbers)
     given = np.ascontiguousarray(numbers, dtype=np.float64)
-    return drawn_tokens_native(library, scores.contiguous(), warps_of(warps), given)
+    return drawn_tokens_native(library, as_stored(scores), warps_of(warps), given)

@@ -9,6 +9,7 @@ from talon_kernels.gated_mlp.native import gated_mlp_native
 from talon_kernels.gated_mlp.reference import gated_mlp_reference
 from talon_kernels.gated_unit.native import KINDS
 from talon_kernels.native import chosen
+from talon_kernels.stored import as_stored
 
 __all__ = ["gated_mlp"]
 
@@ -49,5 +50,5 @@ def gated_mlp(x: Tensor, gate: Tensor, up: Tensor, down: Tensor, kind: str, *, b
     library = chosen("gated_mlp", backend)
     if library is None:
         return gated_mlp_reference(x, gate, up, down, kind)
-    x, gate, up, down = (t.contiguous() for t in tensors)
+    x, gate, up, down = map(as_stored, tensors)
     return gated_mlp_native(library, x, (gate, None), (up, None), (down, None), kind)

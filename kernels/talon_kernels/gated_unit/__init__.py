@@ -8,6 +8,7 @@ from torch import Tensor
 from talon_kernels.gated_unit.native import KINDS, gated_unit_native
 from talon_kernels.gated_unit.reference import gated_unit_reference
 from talon_kernels.native import chosen, on_the_cpu
+from talon_kernels.stored import as_stored
 from talon_kernels.triton_runtime import takes_triton
 
 __all__ = ["gated_unit"]
@@ -48,4 +49,4 @@ def gated_unit(gate: Tensor, up: Tensor, kind: str, *, backend: str | None = Non
     library = chosen("gated_unit", backend) if on_the_cpu("gated_unit", backend, gate) else None
     if library is None:
         return gated_unit_reference(gate, up, kind)
-    return gated_unit_native(library, gate.contiguous(), up.contiguous(), kind)
+    return gated_unit_native(library, as_stored(gate), as_stored(up), kind)

@@ -10,7 +10,7 @@ from talon_kernels.likeliest_tokens.native import Screen, likeliest_tokens_nativ
 from talon_kernels.likeliest_tokens.reference import likeliest_tokens_reference
 from talon_kernels.native import chosen
 from talon_kernels.skinny_linear.native import skinny_linear_native
-from talon_kernels.stored import Stored, shape_of
+from talon_kernels.stored import Stored, as_stored, shape_of
 
 __all__ = ["Screen", "likeliest_tokens"]
 
@@ -46,8 +46,8 @@ def likeliest_tokens(x: Tensor, weight: Stored, *, backend: str | None = None) -
     library = chosen("likeliest_tokens", backend)
     if library is None:
         return likeliest_tokens_reference(x, weight)
-    whole = weight if isinstance(weight, Blocks) else weight.contiguous()
+    whole = weight if isinstance(weight, Blocks) else as_stored(weight)
     screen = Screen.of(library, whole)
     if screen is None:  # a number of the weight is not finite
-        return skinny_linear_native(library, x.contiguous(), whole, None).argmax(-1)
-    return likeliest_tokens_native(library, x.contiguous(), whole, screen)
+        return skinny_linear_native(library, as_stored(x), whole, None).argmax(-1)
+    return likeliest_tokens_native(library, as_stored(x), whole, screen)

@@ -8,6 +8,7 @@ from torch import Tensor
 from talon_kernels.native import chosen, on_the_cpu
 from talon_kernels.rms_norm.native import rms_norm_native
 from talon_kernels.rms_norm.reference import add_rms_norm_reference, rms_norm_reference
+from talon_kernels.stored import as_stored
 from talon_kernels.triton_runtime import takes_triton
 
 __all__ = ["add_rms_norm", "rms_norm"]
@@ -41,7 +42,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0, *, back
     library = chosen("rms_norm", backend) if on_the_cpu("rms_norm", backend, x) else None
     if library is None:
         return rms_norm_reference(x, weight, eps, offset)
-    return rms_norm_native(library, x.contiguous(), weight.contiguous(), eps, offset)
+    return rms_norm_native(library, as_stored(x), as_stored(weight), eps, offset)
 
 
 def add_rms_norm(

@@ -9,7 +9,7 @@ from talon_core.runtime.blocks import Blocks
 from talon_kernels.native import chosen
 from talon_kernels.skinny_linear.native import skinny_linear_native
 from talon_kernels.skinny_linear.reference import skinny_linear_reference
-from talon_kernels.stored import Stored, shape_of
+from talon_kernels.stored import Stored, as_stored, shape_of
 
 __all__ = ["skinny_linear"]
 
@@ -53,10 +53,5 @@ def skinny_linear(x: Tensor, weight: Stored, bias: Tensor | None = None, *, back
     library = chosen("skinny_linear", backend)
     if library is None:
         return skinny_linear_reference(x, weight, bias)
-    whole = weight if isinstance(weight, Blocks) else _as_stored(weight)
-    return skinny_linear_native(library, _as_stored(x), whole, _as_stored(bias) if bias is not None else None)
-
-
-def _as_stored(tensor: Tensor) -> Tensor:
-    """The tensor with its numbers in memory, one behind another; those of a negated view are not there before."""
-    return tensor.resolve_neg().contiguous()
+    whole = weight if isinstance(weight, Blocks) else as_stored(weight)
+    return skinny_linear_native(library, as_stored(x), whole, as_stored(bias) if bias is not None else None)
