@@ -1,7 +1,7 @@
 """The interface of drafters: what may come next at each node of a growing tree."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -185,7 +185,13 @@ class Drafter(ABC):
         return None
 
     def run_on(
-        self, slot: int, chains: "Chains", left: int, ends: frozenset[int], draws: "NodeDraws | None" = None
+        self,
+        slot: int,
+        chains: "Chains",
+        left: int,
+        ends: frozenset[int],
+        draws: "NodeDraws | None" = None,
+        further: Callable[[Sequence[int]], bool] | None = None,
     ) -> float:
         """Run the passes of rounds to come, the target's, too: each has its answer ready when it is asked for.
 
@@ -200,6 +206,9 @@ class Drafter(ABC):
             ends: tokens that end the text.
             draws: how tokens are drawn, of a tree that is the root alone, with numbers of further draws; None where the
                 most likely ones are taken.
+            further: is asked before each round but the first, with the tokens that those before it have emitted
+                together; where it says no, neither that round is run nor any behind it. What it raises is raised. None
+                where nobody is to be asked, as the engine has it.
 
         Returns:
             Seconds that were spent on it, by the drafter's own clock (`time.perf_counter`); 0 where nothing was run.

@@ -1,6 +1,6 @@
 """Trees of given sizes, so that passes of these sizes can be timed in the engine as it decodes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from math import inf
 from time import perf_counter
@@ -193,9 +193,15 @@ class Full(Drafter):
         return self._inner.ahead(slot)
 
     def run_on(
-        self, slot: int, chains: Chains, left: int, ends: frozenset[int], draws: NodeDraws | None = None
+        self,
+        slot: int,
+        chains: Chains,
+        left: int,
+        ends: frozenset[int],
+        draws: NodeDraws | None = None,
+        further: Callable[[Sequence[int]], bool] | None = None,
     ) -> float:
-        seconds = self._inner.run_on(slot, chains, left, ends, draws)
+        seconds = self._inner.run_on(slot, chains, left, ends, draws, further)
         self.was_ahead = seconds > 0.0
         return seconds
 

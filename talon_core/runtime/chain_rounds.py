@@ -161,6 +161,7 @@ class ChainRounds:
         left: int,
         ends: frozenset[int],
         draws: NodeDraws | None = None,
+        further: Callable[[Sequence[int]], bool] | None = None,
     ) -> float:
         """Run rounds, as many as are of use, if they can be run so.
 
@@ -173,6 +174,7 @@ class ChainRounds:
             left: tokens that the text may still have.
             ends: tokens that end it.
             draws: as for `Drafter.run_on`.
+            further: likewise.
 
         Returns:
             Seconds that were spent on it; 0 where nothing was run.
@@ -191,7 +193,7 @@ class ChainRounds:
         drawn = None if draws is None else ChainDraws.of(draws, rounds * (chains.depth + 1))
         if draws is not None and drawn is None:
             return 0.0
-        run = self._prepared(slot, kinds, pending, chains, rounds, left, ends, drawn)
+        run = self._prepared(slot, kinds, pending, chains, rounds, left, ends, drawn, further)
         recorder = self._target.recorder
         if run is None or recorder is None:
             return 0.0
@@ -219,6 +221,7 @@ class ChainRounds:
         left: int,
         ends: frozenset[int],
         draws: ChainDraws | None,
+        further: Callable[[Sequence[int]], bool] | None,
     ) -> ChainRun | None:
         """The rounds as they are to be run; None where a pass cannot be repeated, or there is no room."""
         depth, caches = chains.depth, (self._target.cache, self._drafter.cache)
@@ -266,6 +269,7 @@ class ChainRounds:
             least_pending=1 if first.with_one else 2,
             least_drafted=0 if target.with_one else 1,
             draws=draws,
+            further=further,
         )
 
     def layer(

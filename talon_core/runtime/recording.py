@@ -170,6 +170,7 @@ class ChainRun:
         least_drafted: as many drafted tokens must join in each, likewise.
         draws: how tokens are drawn, with as many numbers as any walk through these rounds needs; None where the most
             likely ones are taken.
+        further: as for `Drafter.run_on`.
     """
 
     slot: int
@@ -187,6 +188,7 @@ class ChainRun:
     least_pending: int
     least_drafted: int
     draws: "ChainDraws | None"
+    further: Callable[[Sequence[int]], bool] | None = None
 
 
 @attrs.frozen(eq=False)

@@ -73,7 +73,10 @@ def hybrid(*models: Fixed, options: Any = None, ngrams: int = 1) -> HybridDrafte
     target = TableTarget(np.zeros((VOCAB, VOCAB)))
     looking: Any = [("ngram", Ngram(least=0).open(target)) for _ in range(ngrams)]
     return HybridDrafter(
-        options or HybridSpec("ngram", sure=0.9), [Model(Ngram(), one, Columns(())) for one in models], looking, VOCAB
+        options or HybridSpec("ngram", heard=0.0, sure=0.9),
+        [Model(Ngram(), one, Columns(())) for one in models],
+        looking,
+        VOCAB,
     )
 
 
@@ -131,7 +134,8 @@ def test_the_law_is_the_formula_s(text: list[int]) -> None:
     expected = (1 - weight) * LAW
     for token, share in shares.items():
         expected[token] += weight * share / sum(shares.values())
-    candidates, passes = ask(opened(text, Fixed(), options=HybridSpec("ngram", sure=1.0)), TokenTree.root(text[-1]))
+    options = HybridSpec("ngram", heard=0.0, sure=1.0)
+    candidates, passes = ask(opened(text, Fixed(), options=options), TokenTree.root(text[-1]))
     np.testing.assert_allclose(candidates.law(0), expected, rtol=1e-6, atol=1e-12)
     np.testing.assert_allclose(np.exp(candidates.logp[0]), np.sort(expected[expected > 0])[::-1], rtol=1e-6)
     assert passes == 1
@@ -202,6 +206,26 @@ def test_a_look_up_of_any_kind_is_one_and_misleads_no_longer_than_it_is_right(pa
     candidates, passes = ask(right, TokenTree.root(5))
     assert (candidates.tokens[0, 0], passes) == (6, 0)
     assert candidates.law(0).max() > spec.sure
+
+
+@pytest.mark.parametrize("sets", [0.0, 0.09, 0.11, 1.0])
+def test_look_ups_that_are_trusted_little_at_the_root_take_no_part_in_a_tree(sets: float) -> None:
+    """That of `LUCKY` would be given 0.1 of the law beside a model that is as sure as not."""
+    model, options = Fixed(), HybridSpec("ngram", heard=sets, sure=1.0)
+    drafter, tree = opened(LUCKY, model, options=options), TokenTree.root(LUCKY[-1])
+    shares, (shift, slope) = shares_after(LUCKY), learnt_after(LUCKY)
+    assert sigmoid(slope * logit(max(shares.values())) - 1.1 + shift) == pytest.approx(0.1, abs=0.01)
+    candidates, passes = ask(drafter, tree)
+    heard = sets < 0.1
+    assert passes == 1
+    alone = ask(Fixed(), tree)[0]
+    assert np.array_equal(candidates.law(0), alone.law(0)) == (not heard)
+    assert (candidates == alone) == (not heard)
+    below = tree.extend(np.array([7, 8]), np.array([0, 1]), np.array([-1.0, -2.0]))
+    again = ask(drafter, below, [1, 2])[0]
+    assert (again == ask(Fixed(), below, [1, 2])[0]) == (not heard)
+    drafter.commit({0: Committed(np.array(LONG), np.array([0]))})
+    assert ask(drafter, TokenTree.root(LONG[-1]))[0].law(0)[11] > 0.4 or sets == 1.0  # the next tree begins anew
 
 
 def test_a_certain_look_up_stays_finite() -> None:

@@ -27,6 +27,7 @@ from talon_core.tree import TokenTree
 from talon_drafters.eagle.network import EagleHead
 from talon_drafters.heads.feature_drafter import FeatureDrafter
 from talon_kernels.recorded.chains import MOST_DRAFTED, PassFields, RoundsFields
+from talon_kernels.recorded.recorder import NativeRecorder
 from talon_strategies import Chain
 from talon_tests.shared_targets import SharedTargets
 from talon_tests.tiny_models import tiny_model
@@ -793,6 +794,92 @@ def test_rounds_whose_numbers_are_others_are_run_anew(library, specs, came, monk
     came.clear()
     assert decode() == expected
     assert {*came} == {True, False}
+
+
+def hybrid_of(specs, heard):
+    of = specs["eagle3"].replace(":", "[") + "]"
+    return f"hybrid:of={of}+ngram,heard={heard}"
+
+
+@pytest.mark.parametrize("heard", [0.0, 0.3, 0.6, 1.0])
+@pytest.mark.parametrize("policy", ["one", "three", "levels"])
+def test_a_model_beside_look_ups_runs_ahead_until_one_is_heard(library, specs, came, monkeypatch, policy, heard):
+    decoder = warmed(hybrid_of(specs, heard), POLICIES[policy](specs["eagle3"]))
+
+    def decode():
+        return told(decoder.generate(PROMPT, max_new_tokens=NEW))
+
+    expected = one_by_one(monkeypatch, decode)
+    came.clear()
+    assert decode() == expected
+    assert any(came) == (heard > 0.0)
+    assert heard < 1.0 or sum(came) > 0.8 * len(expected[1])
+    assert heard in (0.0, 1.0) or any(passes == 0 for *_, passes in expected[1])  # a look-up was sure
+
+
+@pytest.mark.parametrize("how", DRAWN)
+def test_drawn_rounds_beside_look_ups_run_ahead_until_one_is_heard(library, specs, came, monkeypatch, how):
+    decoder = drawing(hybrid_of(specs, 0.5), "chain:length=2", DRAWN[how])
+
+    def decode():
+        return told(decoder.generate(PROMPT, max_new_tokens=NEW, seed=3, **DRAWN[how]))
+
+    expected = one_by_one(monkeypatch, decode)
+    came.clear()
+    assert decode() == expected
+    assert any(came)
+
+
+def asking(monkeypatch, further):
+    """Whoever runs rounds ahead asks `further` before each of them but the first."""
+    run_on = FeatureDrafter.run_on
+    monkeypatch.setattr(FeatureDrafter, "run_on", lambda self, *given: run_on(self, *given, further=further))
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_no_round_is_run_that_is_not_wanted(library, specs, came, monkeypatch, most):
+    """And whoever is asked hears of all that was emitted before."""
+    decoder = warmed_three(specs["eagle3"])
+    expected, asked, ran = told(decoder.generate(PROMPT, max_new_tokens=NEW)), [], []
+    run_chains = NativeRecorder.run_chains
+
+    def noted(self, run):
+        found = run_chains(self, run)
+        ran.append(found.rounds)
+        return found
+
+    def further(new):
+        asked.append([*new])
+        return len(asked) % most != 0
+
+    monkeypatch.setattr(NativeRecorder, "run_chains", noted)
+    asking(monkeypatch, further)
+    came.clear()
+    assert told(decoder.generate(PROMPT, max_new_tokens=NEW)) == expected
+    assert came.count(False) <= 1  # of the last token alone
+    assert {len(rounds) for rounds in ran[:-1]} == {most}
+    emitted = [token for rounds in ran for one in rounds for token in one.emitted]
+    assert expected[0][: len(emitted)] == emitted
+    assert len(emitted) >= NEW - 1
+    told_of = [[token for one in rounds[:end] for token in one.emitted] for rounds in ran for end in range(1, most + 1)]
+    assert asked == told_of[: len(asked)]
+
+
+@pytest.mark.parametrize("error", [ValueError("no such place"), KeyboardInterrupt()])
+def test_what_is_raised_by_whoever_is_asked_is_raised(library, specs, monkeypatch, error):
+    decoder = warmed_three(specs["eagle3"])
+    expected = told(decoder.generate(PROMPT, max_new_tokens=NEW))
+
+    def further(new):
+        raise error
+
+    with monkeypatch.context() as patch:
+        asking(patch, further)
+        with pytest.raises(
+            (PluginError, KeyboardInterrupt), match="raised ValueError in run_on" if error.args else None
+        ):
+            decoder.generate(PROMPT, max_new_tokens=NEW)
+    assert told(decoder.generate(PROMPT, max_new_tokens=NEW)) == expected
 
 
 def test_a_policy_is_told_that_chains_are_run_ahead_where_they_are(library, specs, monkeypatch):

@@ -246,7 +246,13 @@ class FeatureDrafter(Drafter):
 
     @torch.inference_mode()
     def run_on(
-        self, slot: int, chains: Chains, left: int, ends: frozenset[int], draws: NodeDraws | None = None
+        self,
+        slot: int,
+        chains: Chains,
+        left: int,
+        ends: frozenset[int],
+        draws: NodeDraws | None = None,
+        further: Callable[[Sequence[int]], bool] | None = None,
     ) -> float:
         own = self._slots[slot]
         if self._chained is None or own.waits_long or not own.pending or not len(self._rows.table):
@@ -263,7 +269,7 @@ class FeatureDrafter(Drafter):
         own.asked_width, width = chains.width, few_widths(chains.width)
         kinds = Kinds((width, True), (width, False), self._given.table, self._vocabulary.ids)
         chains = attrs.evolve(chains, width=width)
-        return self._chained.run(slot, kinds, own.pending, own.features[0], chains, left, ends, draws)
+        return self._chained.run(slot, kinds, own.pending, own.features[0], chains, left, ends, draws, further)
 
     def _in_round(self) -> bool:
         """Whether anything was staged in this round. A text that is over is not told of, and may be staged still."""

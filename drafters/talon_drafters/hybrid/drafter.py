@@ -1,6 +1,6 @@
 """The running side of `hybrid`: its parts, each told of what concerns it, and one law out of what they say."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -8,13 +8,14 @@ import attrs
 import numpy as np
 
 from talon_core.candidates import Candidates
-from talon_core.drafter import Committed, Drafter, DrafterSpec, Frontier, Part, Proposed, Reading, Retriever
+from talon_core.chains import Chains
+from talon_core.drafter import Ahead, Committed, Drafter, DrafterSpec, Frontier, Part, Proposed, Reading, Retriever
 from talon_core.engine.checked_drafter import checked_proposal, checked_resume, opened
 from talon_core.inquiry import Inquirer
 from talon_core.runtime.network import NetworkTarget
 from talon_core.runtime.open_slots import OpenSlots
-from talon_core.target import Target, check_open
-from talon_core.tree import IntArray
+from talon_core.target import NodeDraws, Target, check_open
+from talon_core.tree import IntArray, chain_of
 from talon_drafters.hybrid.calibration import Trust
 from talon_drafters.hybrid.mixture import Mixture, Row, Shares, candidates_of
 from talon_drafters.hybrid.part_target import Columns, PartTarget
@@ -77,6 +78,7 @@ class _Text:
         known: for each model, from which token of the prompt on it is to be told what the target has read.
         trust: one for each look-up.
         unasked: nodes of the current tree that the models were not asked at.
+        heard: whether look-ups are heard in the current tree.
     """
 
     def __init__(self, last: int, models: int, retrievers: int) -> None:
@@ -84,6 +86,7 @@ class _Text:
         self.known = [0] * models
         self.trust = [Trust() for _ in range(retrievers)]
         self.unasked: set[int] = set()
+        self.heard = True
 
 
 class HybridDrafter(Drafter):
@@ -114,6 +117,7 @@ class HybridDrafter(Drafter):
         self.uses_target = any(part.uses_target for part in self._parts)
         self.drafts_in_cache = any(part.drafts_in_cache for part in self._parts)
         self.max_depth = None if None in depths else max(depth for depth in depths if depth is not None)
+        self.runs_on = len(models) == 1 and models[0].drafter.runs_on
 
     @property
     def _parts(self) -> list[Drafter]:
@@ -196,6 +200,37 @@ class HybridDrafter(Drafter):
         for slot, one in committed.items():
             self._write(slot, one.tokens)
 
+    def is_ahead(self, slot: int) -> bool:
+        return self.runs_on and self._models[0].drafter.is_ahead(slot)
+
+    def ahead(self, slot: int) -> Ahead | None:
+        return None if not self.runs_on or self._hears(slot, []) else self._models[0].drafter.ahead(slot)
+
+    def run_on(
+        self,
+        slot: int,
+        chains: Chains,
+        left: int,
+        ends: frozenset[int],
+        draws: NodeDraws | None = None,
+        further: Callable[[Sequence[int]], bool] | None = None,
+    ) -> float:
+        if not self.runs_on or self._hears(slot, []):
+            return 0.0
+
+        def wanted(new: Sequence[int]) -> bool:
+            return not self._hears(slot, new) and (further is None or further(new))
+
+        return self._models[0].drafter.run_on(slot, chains, left, ends, draws, wanted)
+
+    def _hears(self, slot: int, new: Sequence[int]) -> bool:
+        """Whether any look-up is heard in a tree that begins behind these new tokens of a text."""
+        text, heard = self._texts[slot], self._options.heard
+        frontier = Frontier(slot, chain_of([text.last, *new], np.zeros(len(new))), np.array([len(new)]), 1)
+        found = (retriever.look_up(frontier)[0] for retriever in self._retrievers)
+        sure = (own and trust.beside(own, 0.5) >= heard for trust, own in zip(text.trust, found, strict=True))
+        return not heard or any(sure)
+
     def _write(self, slot: int, tokens: IntArray) -> None:
         """The text goes on; before each token it is seen what look-ups would have said."""
         text = self._texts[slot]
@@ -211,19 +246,27 @@ class HybridDrafter(Drafter):
         found = [self._looked_up(one) for one in frontiers]
         asked = [self._asked(one, looked) for one, looked in zip(frontiers, found, strict=True)]
         said: list[list[list[Row]]] = [[[] for _ in one.nodes] for one in frontiers]  # by frontier, node and model
-        proposed = [self._ask(source, frontiers, asked, said) for source in range(len(self._models))]
-        answers = [self._mixed(*each) for each in zip(frontiers, found, said, strict=True)]
+        alone: dict[int, Candidates] = {}
+        proposed = [self._ask(source, frontiers, asked, said, alone) for source in range(len(self._models))]
+        answers = [
+            alone[index] if index in alone else self._mixed(one, looked, rows)
+            for index, (one, looked, rows) in enumerate(zip(frontiers, found, said, strict=True))
+        ]
         read = [one.reading for one in proposed if one.reading is not None]
         # all have read the same texts
         reading = Reading(max(one.tokens for one in read), sum(one.seconds for one in read)) if read else None
         passes, prepared = sum(one.draft_passes for one in proposed), any(one.prepared for one in proposed)
-        return Proposed(answers, passes, reading, prepared)
+        return Proposed(answers, passes, reading, prepared, sum(one.ran_in for one in proposed))
 
     def _looked_up(self, frontier: Frontier) -> list[Sequence[Mapping[int, float]]]:
-        """What each look-up has found after each node; nothing where another source is asked."""
+        """What each look-up has found after each node; nothing where it is not heard, or another source is asked."""
         nothing: list[Mapping[int, float]] = [{}] * len(frontier.nodes)
+        text = self._texts[frontier.slot]
+        if len(frontier.tree) == 1:
+            alone = not self._models or frontier.source is not None
+            text.heard = alone or self._hears(frontier.slot, [])
         return [
-            retriever.look_up(frontier) if frontier.source in (None, source) else nothing
+            retriever.look_up(frontier) if text.heard and frontier.source in (None, source) else nothing
             for source, retriever in enumerate(self._retrievers, start=len(self._models))
         ]
 
@@ -249,8 +292,12 @@ class HybridDrafter(Drafter):
         frontiers: Sequence[Frontier],
         asked: Sequence[IntArray],
         said: Sequence[Sequence[list[Row]]],
+        alone: dict[int, Candidates],
     ) -> Proposed:
-        """Ask a model at nodes of the frontiers and add to what was said there; returns its answer."""
+        """Ask a model at nodes of the frontiers and add to what was said there; returns its answer.
+
+        Where it is the only model and no look-up is heard, that is the answer to a frontier, and is noted in `alone`.
+        """
         model = self._models[source]
         places: list[tuple[int, IntArray]] = []
         for index, (one, own) in enumerate(zip(frontiers, asked, strict=True)):
@@ -267,6 +314,10 @@ class HybridDrafter(Drafter):
         ]
         proposed = checked_proposal(model.spec, model.drafter.propose(parts), len(parts))
         for (index, own), answer in zip(places, proposed.candidates, strict=True):
+            one = frontiers[index]
+            if len(self._models) == 1 and len(own) == len(one.nodes) and not self._texts[one.slot].heard:
+                alone[index] = answer
+                continue
             for row, place in enumerate(own.tolist()):
                 known = Row.of(answer, row)
                 if known is not None:

@@ -45,6 +45,11 @@ class HybridSpec(DrafterSpec):
 
     Look-ups are those parts that are a `Retriever`: `ngram`, `pld`, `datastore` and `lookahead:window=0`.
 
+    Look-ups are heard in a tree if, at its root, one of them would be given at least `heard` of the law beside a model
+    that gives one half to its best token (`q1 = 1/2`); otherwise the models draft the tree alone. A look-up that is
+    trusted little changes few trees, and where none is heard the passes of a model can be run ahead of their rounds
+    (`Drafter.run_on`), up to the first root at which one is.
+
     A look-up costs nothing. Where it gives one token at least the probability `sure`, the models are not asked, nor
     anywhere below: a long match becomes a long chain without a draft pass.
 
@@ -59,6 +64,7 @@ class HybridSpec(DrafterSpec):
         of: the drafters, joined by `+`; options of each in brackets, separated by `;`, as in
             `of=eagle3[path=heads;layers=2+15+27]+ngram[max_match=8]`. "auto" is the one that would be chosen for the
             model; it is left out where it stands in the list already.
+        heard: from which share of the law at the root on look-ups take part in a tree, in [0, 1]; 0 always hears them.
         sure: from which probability of a looked up token on the models are not asked, in (0, 1]; 1 asks them always.
         least: where no model was asked or knows anything, the smallest probability of a token that is offered to the
             policy, in [0, 1].
@@ -68,6 +74,7 @@ class HybridSpec(DrafterSpec):
     purpose = "several drafters"
     paper = "Talon (AAAI 2026)"
     of: str = "auto+ngram"
+    heard: float = attrs.field(default=0.4, validator=[ge(0), le(1)])
     sure: float = attrs.field(default=0.6, validator=[gt(0), le(1)])
     least: float = attrs.field(default=0.25, validator=[ge(0), le(1)])
     _built: tuple[DrafterSpec | None, ...] = attrs.field(init=False, eq=False, repr=False)

@@ -8,6 +8,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
+from talon_core.runtime.chain_rounds import ChainRounds
 from talon_core.runtime.executor import Executor
 from talon_core.runtime.network import NetworkTarget
 from talon_core.target import ALL_WALKED, NOT_GREEDY, NOTHING_DRAWN, NodeDraws, NodeOutputs, Verified
@@ -31,11 +32,16 @@ class Columns:
         """For a part that wants some of the states that are given."""
         return cls(tuple(given.index(state) for state in wanted), len(given))
 
+    @property
+    def all_of_them(self) -> bool:
+        """Whether these are all, in the target's order."""
+        return self.places == tuple(range(self.states))
+
     def features(self, features: Tensor | None) -> Tensor | None:
         """The part's own, shape `(tokens, features)`, of the target's; None if it asks for none."""
         if features is None or not self.places:
             return None
-        if self.places == tuple(range(self.states)):
+        if self.all_of_them:
             return features
         width = features.shape[-1] // self.states
         own = [features[..., place * width : (place + 1) * width] for place in self.places]
@@ -69,6 +75,9 @@ class PartTarget(NetworkTarget):
 
     def executor(self) -> Executor:
         return self._target.executor()
+
+    def chained(self, executor: Executor) -> ChainRounds | None:
+        return self._target.chained(executor) if self._columns.all_of_them else None
 
     def own_executor(self) -> Executor:
         return self._target.own_executor()
