@@ -1,7 +1,7 @@
 """The interface of drafters: what may come next at each node of a growing tree."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from talon_core.chains import Chains
-    from talon_core.target import NodeDraws, Target
+    from talon_core.target import NodeDraws, Target, Wanted
 
 
 FINAL_STATE = -1
@@ -191,7 +191,7 @@ class Drafter(ABC):
         left: int,
         ends: frozenset[int],
         draws: "NodeDraws | None" = None,
-        further: Callable[[Sequence[int]], bool] | None = None,
+        wanted: "Wanted | None" = None,
     ) -> float:
         """Run the passes of rounds to come, the target's, too: each has its answer ready when it is asked for.
 
@@ -206,7 +206,7 @@ class Drafter(ABC):
             ends: tokens that end the text.
             draws: how tokens are drawn, of a tree that is the root alone, with numbers of further draws; None where the
                 most likely ones are taken.
-            further: is asked before each round but the first, with the tokens that those before it have emitted
+            wanted: is asked before each round but the first, with the tokens that those before it have emitted
                 together; where it says no, neither that round is run nor any behind it. What it raises is raised. None
                 where nobody is to be asked, as the engine has it.
 
@@ -214,6 +214,23 @@ class Drafter(ABC):
             Seconds that were spent on it, by the drafter's own clock (`time.perf_counter`); 0 where nothing was run.
         """
         return 0.0
+
+    def likeliest(self, slot: int, tokens: Sequence[int]) -> float | None:
+        """How likely what `propose` would offer first is, where that can be told without a pass.
+
+        It is asked between rounds. Where that is too little for a policy (`TreePolicy.overlooks`), neither of them is
+        asked for a tree.
+
+        Args:
+            slot: of a text that is open.
+            tokens: the root, and those that may follow it: the candidates are those behind them, once they have come,
+                but for what repeats these themselves.
+
+        Returns:
+            The natural log-probability of the likeliest candidate, as `propose` would say with a width of 1; minus
+            infinity where it would offer none. None where that cannot be told, as by default.
+        """
+        return None
 
     def session(self) -> AbstractContextManager[object]:
         """Entered by the engine while it decodes, after the target's session and as often; see `Target.session`."""
@@ -303,6 +320,10 @@ class Retriever(Drafter):
     place of `propose`: all that was found, whatever it is worth to a policy, and without arrays as large as a
     vocabulary.
     """
+
+    goes_on: bool = False
+    """Whether `look_up` finds behind tokens that may come what it will find once they have come, but for what repeats
+    these themselves. Then rounds beside a model can be run ahead for as long as nothing is found."""
 
     @abstractmethod
     def look_up(self, frontier: Frontier) -> Sequence[Mapping[int, float]]:

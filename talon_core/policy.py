@@ -177,6 +177,19 @@ class TreePolicy(ABC):
         """
         return 0
 
+    def overlooks(self) -> float | None:
+        """How likely a drafter's best guess after the root has to be, for anything to be drafted; None if not known.
+
+        Asked between rounds, where no other sequence takes part. A drafter that need not run a pass for it says how
+        likely its best guess is (`Drafter.likeliest`). Where that is less, a round's tree is the root alone: neither
+        policy nor drafter is asked for it, and the passes of such rounds may be run ahead of them. `observe` tells what
+        became of it. By default None.
+
+        Returns:
+            A natural log-probability by the drafter's own laws.
+        """
+        return None
+
     def chains(self) -> Chains | None:
         """That the trees of the next round, and of some behind it, are chains, whatever they bring; None if not.
 

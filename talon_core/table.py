@@ -14,6 +14,7 @@ from talon_core.target import (
     ALL_WALKED,
     NOT_GREEDY,
     NOTHING_DRAWN,
+    Further,
     NodeDraws,
     NodeOutputs,
     Target,
@@ -88,7 +89,7 @@ class TableTarget(Target):
         greedy: Mapping[int, frozenset[int]] = NOT_GREEDY,
         unwalked: Mapping[int, int] = ALL_WALKED,
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
-        further: int = 0,
+        further: Further | None = None,
     ) -> Verified:
         self._trees = trees
         return Verified({slot: NodeOutputs(self._logits(self._prefix(slot), tree)) for slot, tree in trees.items()})

@@ -1,7 +1,7 @@
 """The interface of targets: the model whose output must not change."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -25,6 +25,25 @@ ALL_WALKED: Mapping[int, int] = {}
 
 SECONDS_AHEAD = 0.1
 """Of passes that are run for rounds to come, at most: in so short a time nobody misses a token, or waits for Ctrl-C."""
+
+Wanted = Callable[[Sequence[int]], bool]
+"""Whether something more is wanted behind some new tokens of a text."""
+
+
+@attrs.frozen
+class Further:
+    """Rounds to come in which nothing is drafted, as far as is known.
+
+    Attributes:
+        rounds: how many, behind the one that is verified; at least 1.
+        wanted: is asked before each of them, with the tokens that the rounds before it have emitted together, that of
+            the verified one the first; where it says no, neither that round is among them nor any behind it. What it
+            raises is raised. Of a text that is alone; None where nobody is to be asked.
+    """
+
+    rounds: int
+    wanted: Wanted | None = None
+
 
 NO_TOKEN = -1
 """Stands where no token can come out, because there is no law."""
@@ -269,7 +288,7 @@ class Target(ABC):
         greedy: Mapping[int, frozenset[int]] = NOT_GREEDY,
         unwalked: Mapping[int, int] = ALL_WALKED,
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
-        further: int = 0,
+        further: Further | None = None,
     ) -> Verified:
         """Run trees over the caches of their slots, in one forward pass.
 
@@ -283,8 +302,8 @@ class Target(ABC):
                 `greedy`. As there, the target may choose and commit any of these paths. It is given only where
                 `can_draw` is true, or `draws` has said so.
             further: where all trees are roots, and all slots are in `greedy`, or all in `drawn` with numbers of further
-                draws: in how many rounds behind this one the same slots will have roots alone, as far as is known.
-                Their passes may be run now, in less time: one that comes as was expected is run already then. It is
+                draws: rounds behind this one in which the same slots will have roots alone, as far as is known. Their
+                passes may be run now, in less time: one that comes as was expected is run already then. It is
                 given only where `runs_on` is true.
 
         Returns:

@@ -17,7 +17,7 @@ from talon_core.rounds import Round
 from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_core.tree_arrays import ints, totals
 from talon_strategies.best_first import Likeliest
-from talon_strategies.chain_plan import FEW, ROUNDS, UNSEEN, WIDTH_OF_CHAINS, ChainNote, gain_of_branches, planned
+from talon_strategies.chain_plan import FEW, ROUNDS, UNSEEN, WIDTH_OF_CHAINS, ChainNote, gain_of_branches, planned, raw
 from talon_strategies.cost_aware import CostAware, rates, sizes_up_to
 from talon_strategies.drawing import NOTHING
 from talon_strategies.learnt import ENOUGH, SHARE, WIDEST, WIDTH, Learnt
@@ -30,6 +30,9 @@ STEPS = 4
 
 HOTTEST = 4.0
 """A temperature; of higher ones nothing more is told apart."""
+
+CERTAIN = 0.75
+"""How likely a guess is behind which others are worth a look, whatever it takes itself."""
 
 PAUSE = 8
 """Rounds without a draft that follow each other, about: what they take is what drafts are held against."""
@@ -153,6 +156,15 @@ class TalonCost(CostAware, ForestLearner):
         if learnt.chains is not None:
             return 0
         return learnt.most_new if learnt.begun is False else max(learnt.left - 1, 0)
+
+    def overlooks(self) -> float | None:
+        """As much as pays for a round with one drafted node in the place of one without; at most `CERTAIN`."""
+        known, learnt = self.known, self.learnt
+        if known.costs.fixed or not learnt.begun or learnt.chains is not None or self.pauses:
+            return None
+        self.renew_for_round()
+        seconds = known.verifying.item(1) + self.layer(1, self.breadth) - known.plain
+        return raw(min(self.rate(1.0 / known.plain) * seconds, CERTAIN), learnt.calibration.line)
 
     @property
     def breadth(self) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache, partial
+from math import isnan
 
 from talon_core.basics.overriding import overrides
 from talon_core.chains import Chains
@@ -158,6 +159,34 @@ def _checked_rests(policy: TreePolicy) -> int:
             "come nothing is drafted, a whole number of at least 0"
         )
     return int(given)
+
+
+def never_overlooks() -> float | None:
+    """Nobody knows how likely a guess has to be."""
+    return None
+
+
+def overlooking(policy: TreePolicy) -> Callable[[], float | None]:
+    """What says how likely a drafter's best guess has to be, for a policy to draft anything.
+
+    Returns:
+        A function that is called before a round. It raises a PluginError that names the policy if what that says is
+        none.
+    """
+    known = getattr(type(policy), "overlooks", None) is TreePolicy.overlooks
+    return never_overlooks if known else partial(_checked_overlooks, policy)
+
+
+def _checked_overlooks(policy: TreePolicy) -> float | None:
+    with blaming("tree policy", policy, "overlooks"):
+        given = policy.overlooks()
+        level = None if given is None else float(given)
+    if level is not None and isnan(level):
+        raise PluginError(
+            f"{naming('tree policy', policy)} returned {written(given)} from overlooks; it must return a "
+            "log-probability, or None"
+        )
+    return level
 
 
 def no_chains() -> Chains | None:

@@ -27,6 +27,7 @@ from talon_core.engine.checked_policy import (
     checked_budget,
     checked_growers,
     follower,
+    overlooking,
     resting,
     source_of,
     teller,
@@ -402,6 +403,7 @@ class Engine:
                 sequence.source = source_of(policy, len(self.parts.sources))
                 sequence.tell, sequence.rests = teller(policy), resting(policy)
                 sequence.said, sequence.follow = chaining(policy), follower(policy)
+                sequence.overlooks = overlooking(policy)
                 sequence.start(policy, acceptor, device_of(self.parts.target), room, self.now())
                 sequence.read = self._open(seat.slot, sequence, seat.source, seat.length)
 

@@ -55,6 +55,7 @@ class Sequence:
         source: says before each tree which source of the drafter is asked, likewise; None for all together.
         tell: tells its policy what became of a tree, likewise.
         rests: says in how many rounds to come its policy drafts nothing, likewise.
+        overlooks: says how likely a guess has to be for its policy to draft anything, likewise.
         resting: in so many rounds to come it drafts nothing, and need not be asked.
         said: says whether its policy's trees of rounds to come are chains, likewise.
         follow: tells its policy of a tree that was run ahead, likewise; None where it has to be asked for it.
@@ -71,6 +72,7 @@ class Sequence:
     source: Callable[[], int | None]
     tell: Callable[[Round], None]
     rests: Callable[[], int]
+    overlooks: Callable[[], float | None]
     said: Callable[[], Chains | None]
     follow: Callable[[FloatArray, int], None] | None
     _committed: TokenBuffer  # where rules and stop conditions read its tokens

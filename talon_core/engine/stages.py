@@ -1,6 +1,7 @@
 """One round over some slots: draft, verify, accept, emit, commit, record. What fails for one ends that one alone."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence as Tokens
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -31,7 +32,7 @@ from talon_core.errors import blaming
 from talon_core.inquiry import Inquirer
 from talon_core.rounds import Round, Span
 from talon_core.rule import AcceptanceRule, Accepted
-from talon_core.target import Target
+from talon_core.target import Further, Target
 from talon_core.tree import IntArray, TokenTree, chain_of, read_only
 
 
@@ -248,8 +249,11 @@ class Stages:
             for slot, one in self._sequences.items():
                 if one.resting:
                     one.resting -= 1
-                    root = TokenTree.root(one.root)
-                    alone[slot] = Drafted(root, root, 0, ())
+                    alone[slot] = root_alone(one)
+                    continue
+                overlooked = self._overlooking(slot, one)
+                if overlooked is not None and overlooked([]):
+                    alone[slot] = root_alone(one)
                     continue
                 limits = one.limits(parts.target.vocab_size, max_depth)
                 if slot in layers:
@@ -290,8 +294,8 @@ class Stages:
         added = {slot: asked[slot].added for slot in left if slot in asked}
         if added:
             more["unwalked"] = added
-        further = self._further(left, offered) if self._goes_on else 0
-        if further:
+        further = self._further(left, offered) if self._goes_on else None
+        if further is not None:
             more["further"] = further
         with self._faults.of(left):
             parts.preparations.begin(left, self._sequences, self._costs, self._spans)
@@ -324,16 +328,42 @@ class Stages:
             return accepted, {*verified.accepted}, answers
         return accepted, set(), answers
 
-    def _further(self, left: Mapping[int, Drafted], offered: Offered) -> int:
-        """In how many rounds behind this one all of these will be walked through their roots alone, as far as known."""
+    def _overlooking(self, slot: int, one: Sequence) -> Callable[[Tokens[int]], bool] | None:
+        """Of a sequence that is alone, what says whether nothing will be drafted behind its root and some new tokens.
+
+        None where that is not known before policy and drafter are asked.
+        """
+        parts, root = self._parts, one.root
+        if not self._goes_on or len(self._sequences) > 1 or not (one.ends_by_tokens and one.acceptor.foreseen):
+            return None
+        said = one.overlooks()
+        if said is None:
+            return None
+        level = said
+
+        def overlooked(new: Tokens[int]) -> bool:
+            with parts.blaming("likeliest"):
+                best = parts.drafter.likeliest(slot, [root, *new])
+                return best is not None and best < level
+
+        return overlooked
+
+    def _further(self, left: Mapping[int, Drafted], offered: Offered) -> Further | None:
+        """The rounds behind this one in which all of these are walked through their roots alone, as far as known."""
         foreseen = sum(one.ahead is not None for one in offered.drawn.values())
         if len(left) not in (len(offered.greedy), foreseen) or any(len(one.drafted) > 1 for one in left.values()):
-            return 0
-        rounds = []
+            return None
+        rounds, wanted = [], None
         for slot in left:
+            one = self._sequences[slot]
             with self._faults.of([slot]):
-                rounds.append(self._sequences[slot].alone)
-        return min(rounds, default=0)
+                alone = one.alone
+                overlooked = None if alone else self._overlooking(slot, one)
+                if overlooked is not None:
+                    wanted = partial(_rests_further, one, overlooked)
+                rounds.append(alone if wanted is None else one.deepest)
+        most = min(rounds, default=0)
+        return Further(most, wanted) if most else None
 
     def _offered(self, trees: Mapping[int, TokenTree]) -> Offered:
         """Of which of these trees the target may choose the path by itself."""
@@ -367,6 +397,19 @@ class Stages:
         if told:
             with self._faults.of(told), self._parts.blaming("commit"), self._spans.of("draft", told, "commit"):
                 self._parts.drafter.commit(told)
+
+
+def _rests_further(one: Sequence, overlooked: Callable[[Tokens[int]], bool], new: Tokens[int]) -> bool:
+    """Whether nothing will be drafted behind some new tokens; that is not asked again in its round."""
+    rests = overlooked(new)
+    one.resting += rests
+    return rests
+
+
+def root_alone(one: Sequence) -> Drafted:
+    """The tree of a round for which neither policy nor drafter is asked."""
+    root = TokenTree.root(one.root)
+    return Drafted(root, root, 0, ())
 
 
 def _go_on() -> None:

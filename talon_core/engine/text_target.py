@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from talon_core.target import ALL_WALKED, NOT_GREEDY, NOTHING_DRAWN, NodeDraws, Target, Verified
+from talon_core.target import ALL_WALKED, NOT_GREEDY, NOTHING_DRAWN, Further, NodeDraws, Target, Verified
 from talon_core.tree import IntArray, TokenTree
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class TextTarget(Target):
         greedy: Mapping[int, frozenset[int]] = NOT_GREEDY,
         unwalked: Mapping[int, int] = ALL_WALKED,
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
-        further: int = 0,
+        further: Further | None = None,
     ) -> Verified:
         raise self._refused()
 

@@ -28,7 +28,7 @@ from talon_core.runtime.modules import Modules, hooks_of, marks_of, modules_of, 
 from talon_core.runtime.passes import Pass
 from talon_core.runtime.states import captured_states, decoder_layers
 from talon_core.sessions import RepeatableSession, WatchfulSession
-from talon_core.target import ALL_WALKED, NOTHING_DRAWN, NodeDraws
+from talon_core.target import ALL_WALKED, NOTHING_DRAWN, Further, NodeDraws
 from talon_core.tree import IntArray, TokenTree, read_only
 
 ROOT: IntArray = read_only(np.zeros(1, dtype=np.int64))
@@ -323,7 +323,7 @@ class ModelRunner:
         self,
         trees: Mapping[int, TokenTree],
         ends: frozenset[int],
-        further: int,
+        further: Further | None,
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> tuple[dict[int, Accepted], int] | None:
         """As `Executor.walk_roots`: what was accepted of each slot, and how many passes were run for it."""

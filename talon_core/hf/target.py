@@ -28,7 +28,7 @@ from talon_core.runtime.row_sizes import most_rows
 from talon_core.runtime.watching import WatchedModules
 from talon_core.sampling import Processor
 from talon_core.sessions import RepeatableSession
-from talon_core.target import ALL_WALKED, NOT_GREEDY, NOTHING_DRAWN, NodeDraws, NodeOutputs, Verified
+from talon_core.target import ALL_WALKED, NOT_GREEDY, NOTHING_DRAWN, Further, NodeDraws, NodeOutputs, Verified
 from talon_core.tree import IntArray, TokenTree
 
 ATTENTION_KINDS = {"full_attention", "sliding_attention"}
@@ -181,7 +181,7 @@ class HFTarget(NetworkTarget):
         greedy: Mapping[int, frozenset[int]] = NOT_GREEDY,
         unwalked: Mapping[int, int] = ALL_WALKED,
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
-        further: int = 0,
+        further: Further | None = None,
     ) -> Verified:
         slots, ends, taken = _walked(greedy, drawn)
         before = self.runner.executor.preparations

@@ -1,6 +1,6 @@
 """Trees of given sizes, so that passes of these sizes can be timed in the engine as it decodes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from math import inf
 from time import perf_counter
@@ -14,7 +14,7 @@ from talon_core.choices import Choices
 from talon_core.costs import MeasuredCosts
 from talon_core.drafter import Ahead, Committed, Drafter, Frontier, Part, Proposed, Reading
 from talon_core.policy import Growth, TreePolicy
-from talon_core.target import NodeDraws
+from talon_core.target import NodeDraws, Wanted
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
 LAYERS = 3
@@ -199,9 +199,9 @@ class Full(Drafter):
         left: int,
         ends: frozenset[int],
         draws: NodeDraws | None = None,
-        further: Callable[[Sequence[int]], bool] | None = None,
+        wanted: Wanted | None = None,
     ) -> float:
-        seconds = self._inner.run_on(slot, chains, left, ends, draws, further)
+        seconds = self._inner.run_on(slot, chains, left, ends, draws, wanted)
         self.was_ahead = seconds > 0.0
         return seconds
 

@@ -13,8 +13,8 @@ from talon_core.chains import Chains
 from talon_core.runtime.executor import HostExecutor, Numbers, walking
 from talon_core.runtime.host_draws import ChainDraws
 from talon_core.runtime.inputs import pass_inputs
-from talon_core.runtime.recording import ChainPass, ChainRecord, ChainRun, RanChains, Trusted
-from talon_core.target import NOTHING_DRAWN, SECONDS_AHEAD, NodeDraws
+from talon_core.runtime.recording import Asking, ChainPass, ChainRecord, ChainRun, RanChains, Trusted
+from talon_core.target import NOTHING_DRAWN, SECONDS_AHEAD, NodeDraws, Wanted
 from talon_core.tree import IntArray, TokenTree, read_only
 
 State = tuple[int, int, int]
@@ -161,7 +161,7 @@ class ChainRounds:
         left: int,
         ends: frozenset[int],
         draws: NodeDraws | None = None,
-        further: Callable[[Sequence[int]], bool] | None = None,
+        wanted: Wanted | None = None,
     ) -> float:
         """Run rounds, as many as are of use, if they can be run so.
 
@@ -174,7 +174,7 @@ class ChainRounds:
             left: tokens that the text may still have.
             ends: tokens that end it.
             draws: as for `Drafter.run_on`.
-            further: likewise.
+            wanted: likewise.
 
         Returns:
             Seconds that were spent on it; 0 where nothing was run.
@@ -193,7 +193,8 @@ class ChainRounds:
         drawn = None if draws is None else ChainDraws.of(draws, rounds * (chains.depth + 1))
         if draws is not None and drawn is None:
             return 0.0
-        run = self._prepared(slot, kinds, pending, chains, rounds, left, ends, drawn, further)
+        asking = Asking(wanted)
+        run = self._prepared(slot, kinds, pending, chains, rounds, left, ends, drawn, asking.asked)
         recorder = self._target.recorder
         if run is None or recorder is None:
             return 0.0
@@ -202,6 +203,7 @@ class ChainRounds:
             found = recorder.run_chains(run)
         except RuntimeError:  # it is found again, and told of, where the pass is run by itself
             return 0.0
+        asking.check()
         if found is None or not found.rounds:
             return 0.0
         seconds = perf_counter() - started
@@ -221,7 +223,7 @@ class ChainRounds:
         left: int,
         ends: frozenset[int],
         draws: ChainDraws | None,
-        further: Callable[[Sequence[int]], bool] | None,
+        wanted: Wanted | None,
     ) -> ChainRun | None:
         """The rounds as they are to be run; None where a pass cannot be repeated, or there is no room."""
         depth, caches = chains.depth, (self._target.cache, self._drafter.cache)
@@ -269,7 +271,7 @@ class ChainRounds:
             least_pending=1 if first.with_one else 2,
             least_drafted=0 if target.with_one else 1,
             draws=draws,
-            further=further,
+            wanted=wanted,
         )
 
     def layer(

@@ -29,7 +29,7 @@ from talon_core.runtime.running_on import OfRoots, RunningOn
 from talon_core.runtime.scores import best_numbers
 from talon_core.runtime.transfers import sent
 from talon_core.sampling import Processor
-from talon_core.target import ALL_WALKED, NOTHING_DRAWN, SECONDS_AHEAD, NodeDraws
+from talon_core.target import ALL_WALKED, NOTHING_DRAWN, SECONDS_AHEAD, Further, NodeDraws
 from talon_core.tree import IntArray, TokenTree
 
 T = TypeVar("T")
@@ -336,7 +336,7 @@ class Executor(ABC):
         trees: Mapping[int, TokenTree],
         kind: Hashable,
         ends: frozenset[int],
-        further: int,
+        further: Further | None,
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> OfRoots | None:
         """As `walk` without logits, where all trees are roots alone, if that takes less time.
@@ -345,8 +345,8 @@ class Executor(ABC):
             trees: by slot.
             kind: as for `walk`.
             ends: likewise.
-            further: in how many rounds behind this one the same slots will be walked through their roots alone, as far
-                as is known. Their passes may be run now.
+            further: rounds behind this one in which the same slots will be walked through their roots alone, as far as
+                is known. Their passes may be run now.
             drawn: as for `walk`.
 
         Returns:
@@ -540,7 +540,7 @@ class HostExecutor(Executor):
         trees: Mapping[int, TokenTree],
         kind: Hashable,
         ends: frozenset[int],
-        further: int,
+        further: Further | None,
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
     ) -> OfRoots | None:
         if self._running_on is None:
@@ -549,8 +549,8 @@ class HostExecutor(Executor):
         found = self._running_on.take(trees, own, ends, drawn)
         if found is None and further and self._seconds:
             self.forget_ahead()
-            began, most = perf_counter(), min(1 + further, int(SECONDS_AHEAD / self._seconds))
-            found = self._running_on.run(trees, own, ends, most, chosen, drawn)
+            began, most = perf_counter(), min(1 + further.rounds, int(SECONDS_AHEAD / self._seconds))
+            found = self._running_on.run(trees, own, ends, most, chosen, drawn, further.wanted)
             if found is not None:
                 self._seconds = (perf_counter() - began) / found.passes
         if found is not None:

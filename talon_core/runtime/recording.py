@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from talon_core.runtime.executor import Numbers, TreeView
     from talon_core.runtime.host_draws import ChainDraws, DrawnAhead, Warp
     from talon_core.runtime.inputs import PassInputs
+    from talon_core.target import Wanted
 
 T = TypeVar("T")
 
@@ -74,6 +75,36 @@ class FurtherPasses(ABC):
         """What else was kept of a pass, counted from 0: to the bit what it returns, in memory of its own."""
 
 
+class Asking:
+    """Asks `Further.wanted` from within a walk through passes, out of which nothing can be raised.
+
+    Args:
+        wanted: it; None where nobody is to be asked, and all is wanted.
+    """
+
+    def __init__(self, wanted: "Wanted | None") -> None:
+        self._wanted = wanted
+        self._error: BaseException | None = None
+
+    @property
+    def asked(self) -> "Wanted | None":
+        """What the walk asks; None where it need not."""
+        return None if self._wanted is None else self._ask
+
+    def _ask(self, new: Sequence[int]) -> bool:
+        assert self._wanted is not None
+        try:
+            return bool(self._wanted(new))
+        except BaseException as error:  # an interrupt, too
+            self._error = error
+            return False
+
+    def check(self) -> None:
+        """Raise what was raised on the way."""
+        if self._error is not None:
+            raise self._error
+
+
 class RecordedPass(ABC, Generic[T]):
     """A pass over trees that was written down on a host, for any trees and any prefixes."""
 
@@ -107,6 +138,7 @@ class RecordedPass(ABC, Generic[T]):
         ends: Collection[int],
         chosen: Callable[[T], Any],
         draws: "DrawnAhead | None" = None,
+        wanted: "Wanted | None" = None,
     ) -> "FurtherPasses | None":
         """Do the pass over trees of a root alone, and others behind it, as rounds without a draft would.
 
@@ -118,6 +150,7 @@ class RecordedPass(ABC, Generic[T]):
             ends: tokens that end texts: behind a pass that finds one of them none is done.
             chosen: the part of what the pass returns that is kept; its first are the tokens.
             draws: how tokens are drawn. The first are the scores then, which are not kept.
+            wanted: as that of `Further`, of one text, but for that it raises nothing.
 
         Returns:
             What was found. None where that cannot be done, in which case nothing is.
@@ -170,7 +203,7 @@ class ChainRun:
         least_drafted: as many drafted tokens must join in each, likewise.
         draws: how tokens are drawn, with as many numbers as any walk through these rounds needs; None where the most
             likely ones are taken.
-        further: as for `Drafter.run_on`.
+        wanted: as for `Drafter.run_on`, but for that it raises nothing.
     """
 
     slot: int
@@ -188,7 +221,7 @@ class ChainRun:
     least_pending: int
     least_drafted: int
     draws: "ChainDraws | None"
-    further: Callable[[Sequence[int]], bool] | None = None
+    wanted: "Wanted | None" = None
 
 
 @attrs.frozen(eq=False)

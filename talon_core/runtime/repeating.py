@@ -15,6 +15,7 @@ from talon_core.runtime.recording import FurtherPasses, PassRecorder, Trusted
 if TYPE_CHECKING:
     from talon_core.runtime.executor import Numbers, TreeView
     from talon_core.runtime.host_draws import DrawnAhead
+    from talon_core.target import Wanted
 
 T = TypeVar("T")
 
@@ -170,16 +171,18 @@ class RepeatedPasses:
         ends: Collection[int],
         chosen: Callable[[Any], Any],
         draws: "DrawnAhead | None" = None,
+        wanted: "Wanted | None" = None,
     ) -> FurtherPasses | None:
         """Several passes over trees of a root alone, one behind another, where what is written down can be trusted.
 
         Args:
             inputs: of the first.
             kind: as for `run`.
-            passes: as for `RecordedPass.run_on`, and so are the next three.
+            passes: as for `RecordedPass.run_on`, and so are the next four.
             ends: likewise.
             chosen: likewise.
             draws: likewise.
+            wanted: likewise.
 
         Returns:
             As `RecordedPass.run_on`; None where the first has to be done by itself.
@@ -192,7 +195,7 @@ class RepeatedPasses:
         if own.checked.get(_sort(inputs, draws is None), 0) < CHECKED:
             return None
         try:
-            found: FurtherPasses | None = own.recorded.run_on(inputs, passes, ends, chosen, draws)
+            found: FurtherPasses | None = own.recorded.run_on(inputs, passes, ends, chosen, draws, wanted)
         except RuntimeError:
             return None  # it is found again, and told of, where the pass is done by itself
         return found

@@ -9,9 +9,9 @@ import attrs
 from talon_core.runtime.cache import TreeCache
 from talon_core.runtime.host_draws import DrawnAhead
 from talon_core.runtime.inputs import pass_inputs
-from talon_core.runtime.recording import FurtherPasses
+from talon_core.runtime.recording import Asking, FurtherPasses
 from talon_core.runtime.repeating import RepeatedPasses
-from talon_core.target import NOTHING_DRAWN, NodeDraws
+from talon_core.target import NOTHING_DRAWN, NodeDraws, Wanted
 from talon_core.tree import TokenTree
 
 
@@ -115,6 +115,7 @@ class RunningOn:
         passes: int,
         chosen: Callable[[Any], Any],
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
+        wanted: Wanted | None = None,
     ) -> OfRoots | None:
         """The pass of a round and those behind it.
 
@@ -125,6 +126,7 @@ class RunningOn:
             passes: how many at most; what the cache has no room for is not run.
             chosen: as for `RecordedPass.run_on`.
             drawn: as for `take`.
+            wanted: as that of `Further`.
 
         Returns:
             Of the first; None where it has to be run by itself.
@@ -143,7 +145,9 @@ class RunningOn:
         draws = DrawnAhead.of(drawn, slots, passes) if drawn else None
         if passes < 2 or (drawn and draws is None):
             return None
-        found = self._passes.run_on(inputs, kind, passes, ends, chosen, draws)
+        asking = Asking(wanted)
+        found = self._passes.run_on(inputs, kind, passes, ends, chosen, draws, asking.asked)
+        asking.check()
         if found is None:
             return None
         return self._next(_Ran(found, kind, ends, slots, draws, self._state(slots, 0)), len(found.tokens))

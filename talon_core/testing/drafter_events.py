@@ -28,6 +28,9 @@ TREE_ROWS = 64
 
 Tokens = tuple[int, ...]
 
+ROUNDED = 1e-6
+"""By how much a log-probability may differ that is worked out twice."""
+
 
 @attrs.frozen
 class Open:
@@ -292,7 +295,22 @@ class Player:
             rows = checked_rows(self._subject.named, candidates, one, self._target.vocab_size)
             answers.append(rows)
             self._round.append((one, candidates, rows))
+            self._check_likeliest(one, candidates)
         return answers
+
+    def _check_likeliest(self, frontier: Frontier, candidates: Candidates) -> None:
+        """What is said of a root without a pass is what is proposed there."""
+        if len(frontier.tree) > 1 or frontier.source is not None:
+            return
+        with self._blaming("likeliest"):
+            told = self._drafter.likeliest(frontier.slot, frontier.tree.tokens.tolist())
+        best = candidates.logp.item(0)
+        require(
+            told is None or told == best or (isinstance(told, float) and abs(told - best) <= ROUNDED),
+            "drafter",
+            self._subject.named,
+            f"gave the log-probability {told} in likeliest, and {best:.6g} to its first candidate there",
+        )
 
     def _check_laws_again(self) -> None:
         """Policies may ask for a law again until the tree is finished."""

@@ -9,7 +9,7 @@ from talon_core.choices import Choices
 from talon_core.costs import Costs
 from talon_core.laws import Laws
 from talon_core.rule import AcceptanceRule, Accepted
-from talon_core.target import ALL_WALKED, NOT_GREEDY, NOTHING_DRAWN, NodeDraws, NodeOutputs, Target, Verified
+from talon_core.target import ALL_WALKED, NOT_GREEDY, NOTHING_DRAWN, Further, NodeDraws, NodeOutputs, Target, Verified
 from talon_core.trace.clocked import Clock
 from talon_core.trace.columns import TextTrace
 from talon_core.tree import IntArray, TokenTree
@@ -68,7 +68,7 @@ class Written(Target):
         greedy: Mapping[int, frozenset[int]] = NOT_GREEDY,
         unwalked: Mapping[int, int] = ALL_WALKED,
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
-        further: int = 0,
+        further: Further | None = None,
     ) -> Verified:
         ((slot, tree),) = trees.items()
         self._during(self.costs.verify(len(tree), self.text.prompt_tokens + self.done) or 0.0)

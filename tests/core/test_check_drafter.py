@@ -598,6 +598,16 @@ class TakesNoPaths(Right):
         return offered(one.tree, one.nodes, one.width, law_after)
 
 
+class ForetellsLess(Right):
+    def likeliest(self, slot, tokens):
+        return -20.0
+
+
+class ForetellsInWords(Right):
+    def likeliest(self, slot, tokens):
+        return "likely"
+
+
 class BelowNothing(Right):
     max_depth = -1
 
@@ -667,6 +677,8 @@ THE_DRAFTER = r"^drafter '{0}' \(.*{0}\)"
         ),
         (Raises, r"raised KeyError in commit: 'on purpose'"),
         (EntersOnce, r"raised \w+ in session: "),
+        (ForetellsLess, r"gave the log-probability -20.0 in likeliest, and -\S+ to its first candidate there"),
+        (ForetellsInWords, r"gave the log-probability likely in likeliest, and "),
         (BelowNothing, r"has a max_depth of -1; it must be a whole number of at least 0"),
     ],
 )

@@ -4,6 +4,7 @@ import importlib.metadata
 
 import numpy as np
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +44,36 @@ def propose(drafter, tree, nodes=(0,), width=VOCAB, slot=0):
 
 def at_root(text, options=None, width=VOCAB):
     return propose(opened(text, options), TokenTree.root(text[-1]), width=width)
+
+
+def likeliest_of(candidates):
+    return candidates.logp[0, 0] if candidates.tokens[0, 0] >= 0 else -np.inf
+
+
+@given(TEXTS, OPTIONS, st.sampled_from([0.0, 0.1, 0.5]))
+def test_the_likeliest_is_what_would_be_proposed_first(text, options, least):
+    drafter = opened(text, evolve(options, least=least))
+    assert drafter.likeliest(0, text[-1:]) == likeliest_of(propose(drafter, TokenTree.root(text[-1]), width=1))
+
+
+@given(TEXTS, OPTIONS, st.lists(st.integers(0, 3), min_size=1, max_size=6))
+def test_the_likeliest_behind_further_tokens_is_what_is_proposed_at_their_node(text, options, further):
+    drafter = opened(text, options)
+    found = drafter.likeliest(0, [text[-1], *further])
+    tree = TokenTree.root(text[-1])
+    for token in further:
+        node = len(tree) - 1
+        tree = tree.extend(np.array([token]), np.array([node]), np.array([-1.0 - node]))
+    assert found == likeliest_of(propose(drafter, tree, [len(tree) - 1], width=1))
+    assert drafter.likeliest(0, text[-1:]) == likeliest_of(propose(drafter, TokenTree.root(text[-1]), width=1))
+
+
+def test_the_likeliest_behind_new_tokens_is_what_is_proposed_once_they_have_come():
+    drafter = opened([5, 6, 7, 8, 9, 5, 6])
+    told = drafter.likeliest(0, [6, 7, 8])
+    drafter.commit({0: Committed(np.array([7, 8]), np.array([0]))})
+    assert told == likeliest_of(propose(drafter, TokenTree.root(8), width=1)) > -1.0
+    assert drafter.likeliest(0, [8, 10]) == -np.inf
 
 
 def law_by_formula(query, text, options, vocab=VOCAB):

@@ -833,7 +833,7 @@ def test_drawn_rounds_beside_look_ups_run_ahead_until_one_is_heard(library, spec
 def asking(monkeypatch, further):
     """Whoever runs rounds ahead asks `further` before each of them but the first."""
     run_on = FeatureDrafter.run_on
-    monkeypatch.setattr(FeatureDrafter, "run_on", lambda self, *given: run_on(self, *given, further=further))
+    monkeypatch.setattr(FeatureDrafter, "run_on", lambda self, *given: run_on(self, *given, wanted=further))
 
 
 @pytest.mark.parametrize("most", [1, 2, 5])
@@ -865,7 +865,7 @@ def test_no_round_is_run_that_is_not_wanted(library, specs, came, monkeypatch, m
     assert asked == told_of[: len(asked)]
 
 
-@pytest.mark.parametrize("error", [ValueError("no such place"), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [ValueError("no such place"), RuntimeError("none"), KeyboardInterrupt()])
 def test_what_is_raised_by_whoever_is_asked_is_raised(library, specs, monkeypatch, error):
     decoder = warmed_three(specs["eagle3"])
     expected = told(decoder.generate(PROMPT, max_new_tokens=NEW))
@@ -876,7 +876,7 @@ def test_what_is_raised_by_whoever_is_asked_is_raised(library, specs, monkeypatc
     with monkeypatch.context() as patch:
         asking(patch, further)
         with pytest.raises(
-            (PluginError, KeyboardInterrupt), match="raised ValueError in run_on" if error.args else None
+            (PluginError, KeyboardInterrupt), match=f"raised {type(error).__name__} in run_on" if error.args else None
         ):
             decoder.generate(PROMPT, max_new_tokens=NEW)
     assert told(decoder.generate(PROMPT, max_new_tokens=NEW)) == expected

@@ -22,8 +22,9 @@ from talon_core.policy import Growth, TreePolicy
 from talon_core.request import Request
 from talon_core.runtime import executor as executors
 from talon_core.sampling import Sampling, Temperature, temperature_sampling
-from talon_core.target import NO_TOKEN, DrawnTests, NodeDraws
+from talon_core.target import NO_TOKEN, DrawnTests, Further, NodeDraws
 from talon_core.tree import TokenTree
+from talon_drafters.ngram.drafter import NgramDrafter
 from talon_kernels import NativeAccelerator, NativeAttention
 from talon_strategies.talon_cost import TalonCost
 from talon_tests.tiny_models import tiny_model
@@ -57,7 +58,7 @@ def begin(target, texts, room=200):
 def step(target, roots, further=0, ends=NO_END):
     """One round over roots alone: what was verified."""
     trees = {slot: TokenTree.root(token) for slot, token in roots.items()}
-    verified = target.verify(trees, dict.fromkeys(roots, ends), **({"further": further} if further else {}))
+    verified = target.verify(trees, dict.fromkeys(roots, ends), **({"further": Further(further)} if further else {}))
     assert verified.accepted.keys() == roots.keys()
     return verified
 
@@ -259,7 +260,7 @@ def test_a_tree_is_walked_as_far_as_it_is_right_whatever_was_run_ahead(library):
         assert warmed(target, begin(target, [PROMPT])) == roots
         last = tokens_of(rounds(target, roots, [6, 0, 0])[-1])[0]
         chain = TokenTree(np.array([last, *known[:2]]), np.array([-1, 0, 1]), np.zeros(3))
-        verified = target.verify({0: chain}, {0: NO_END}, further=5)
+        verified = target.verify({0: chain}, {0: NO_END}, further=Further(5))
     assert verified.passes == 1
     assert (verified.accepted[0].path.tolist(), verified.accepted[0].token) == ([0, 1, 2], known[2])
 
@@ -397,7 +398,8 @@ def told(monkeypatch):
     verify = HFTarget.verify
 
     def noted(self, *args, **more):
-        found.append(more.get("further", 0))
+        further = more.get("further")
+        found.append(0 if further is None else further.rounds)
         return verify(self, *args, **more)
 
     monkeypatch.setattr(HFTarget, "verify", noted)
@@ -624,6 +626,92 @@ class Rests(TreePolicy):
         self.done.append(len(round_.tokens))
 
 
+@attrs.frozen
+class Overlooks(TreePolicy):
+    """Drafts the likeliest token where it is likely enough, and perhaps says so."""
+
+    name = "overlooks"
+    level: float = -1.0
+    says: bool = True
+    budget: int = attrs.field(default=2, init=False)
+    asked: list[float] = attrs.field(factory=list, init=False, eq=False)
+
+    def begin(self, sequence):
+        return self
+
+    def width(self, tree):
+        return int(len(tree) == 1)
+
+    def grow(self, tree, candidates, choices):
+        best = candidates.path_logp.item(0)
+        self.asked.append(best)
+        return Growth(np.arange(int(best >= self.level)))
+
+    def overlooks(self):
+        return self.level if self.says else None
+
+
+def told_of(result):
+    return [(one.tree.tokens.tolist(), one.path.tolist(), one.tokens.tolist()) for one in result.rounds]
+
+
+REPEATS = [*range(5, 40), *range(5, 25)]
+
+
+@pytest.mark.parametrize("how", [{}, {"temperature": 0.9, "do_sample": True, "seed": 3}], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("level", [-np.inf, -1.0, -0.3, 0.0, np.inf])
+def test_what_a_policy_overlooks_is_not_asked_for_and_runs_ahead(library, passes, level, how):
+    plain = decoder_of("none").generate(REPEATS, max_new_tokens=60, **how).token_ids
+    found = {}
+    for says in (False, True):
+        policy = Overlooks(level, says)
+        decoder = decoder_of(policy, "ngram")
+        for _ in range(2):
+            decoder.generate(REPEATS, max_new_tokens=60, **how)
+        policy.asked.clear()
+        passes.clear()
+        found[says] = decoder.generate(REPEATS, max_new_tokens=60, **how), [*policy.asked], [*passes]
+    (asked_result, asked, _), (result, heard, run) = found[False], found[True]
+    assert result.token_ids == asked_result.token_ids == plain
+    if level == -np.inf:  # all that is offered is likely enough, and nothing else is overlooked
+        assert heard == asked
+    if level > -np.inf:
+        assert heard == [] or min(heard) >= level
+        assert len(heard) < len(asked)
+        assert max(run) > 1
+    if level in (0.0, np.inf):
+        assert told_of(result) == told_of(asked_result)
+
+
+@pytest.mark.parametrize("says", [np.nan, "likely", [1.0]])
+def test_a_policy_that_overlooks_no_log_probability_is_named(library, says):
+    policy = Overlooks(says)
+    with pytest.raises(PluginError, match=r"tree policy 'overlooks' .* overlooks"):
+        decoder_of(policy, "ngram").generate(REPEATS, max_new_tokens=5)
+
+
+@pytest.mark.parametrize("error", [ValueError("no such text"), RuntimeError("none"), KeyboardInterrupt()])
+@pytest.mark.parametrize("at", [1, 2, 5])
+def test_what_a_drafter_raises_while_passes_are_run_ahead_is_raised(library, monkeypatch, error, at):
+    decoder = decoder_of(Overlooks(0.0), "ngram")
+    expected = [decoder.generate(REPEATS, max_new_tokens=30).token_ids for _ in range(2)][1]
+    asked, likeliest = [], NgramDrafter.likeliest
+
+    def raising(self, slot, tokens):
+        asked.append(tokens)
+        if len(asked) == at:
+            raise error
+        return likeliest(self, slot, tokens)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NgramDrafter, "likeliest", raising)
+        with pytest.raises((PluginError, KeyboardInterrupt)) as raised:
+            decoder.generate(REPEATS, max_new_tokens=30)
+    assert f"raised {type(error).__name__} in likeliest" in str(raised.value) or not error.args
+    assert any(len(tokens) > 1 for tokens in asked) or at == 1
+    assert decoder.generate(REPEATS, max_new_tokens=30).token_ids == expected
+
+
 @pytest.mark.parametrize("says", [1, 0, 50])
 def test_a_policy_may_say_how_long_it_rests(library, passes, says):
     """Also where it is wrong: what was run ahead for nothing is forgotten."""
@@ -689,7 +777,7 @@ def drawn_step(target, roots, draws, further=0, ends=NO_END, warpers=WARPED[1]):
         for slot, choices in draws.items()
         if slot in roots
     }
-    verified = target.verify(trees, drawn=asked, **({"further": further} if further else {}))
+    verified = target.verify(trees, drawn=asked, **({"further": Further(further)} if further else {}))
     assert verified.accepted.keys() == roots.keys()
     for slot in asked:
         draws[slot].used(1)
@@ -750,7 +838,7 @@ def test_what_was_drawn_ahead_is_forgotten_where_something_else_is_drawn(library
             else:
                 own = TokenTree.root(roots[0])
                 asked = NodeDraws((), NO_END, draws[0].ahead(2), DrawnTests("in-turn", own))
-                other = target.verify({0: own}, drawn={0: asked}, further=further)
+                other = target.verify({0: own}, drawn={0: asked}, further=Further(further) if further else None)
                 assert other.accepted.keys() == {0}
             found = drawn_rounds(target, tokens_of(other), [0] * 8, 9)
             made.append([tokens_of(one) for one in (first, other, *found)])

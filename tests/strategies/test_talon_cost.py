@@ -13,6 +13,7 @@ from talon_core.tree import TokenTree
 from talon_strategies import CaDDTree, Match, TalonCost, TalonCostSampled
 from talon_strategies.following import Following, Seen
 from talon_strategies.learnt import ENOUGH, PAUSES, WIDEST, WIDTH, Learnt
+from talon_strategies.talon_cost import CERTAIN
 from talon_tests.prices import Prices
 
 
@@ -65,6 +66,38 @@ def test_a_second_is_worth_at_least_what_plain_decoding_makes_of_it():
     assert policy.rate(most=100.0) == 4.0
     policy.learnt.tokens = 15.0
     assert policy.rate(most=100.0) == 6.0
+
+
+class PricesOfNow(Prices):
+    """As while one decodes: they may change. A round with a draft takes 0.05 more besides."""
+
+    fixed = False
+
+    def besides(self, drafted):
+        return 0.05 * drafted
+
+
+@pytest.mark.parametrize(("rate", "share"), [(1.0, 0.35), (1.6, 0.56), (2.0, 0.7), (3.0, CERTAIN)])
+def test_a_guess_is_overlooked_that_pays_for_no_round_with_a_draft(rate, share):
+    """A node takes 0.2, a layer 0.1 and such a round 0.05 besides; behind a certain guess others are worth a look."""
+    policy = served(TalonCost(), PricesOfNow(node=0.2, layer=0.1))
+    assert policy.overlooks() is None  # before it is decided whether the text is drafted for
+    assert policy.width(TokenTree.root(1)) > 0
+    learnt = policy.learnt
+    learnt.drafted, learnt.tokens, learnt.passes = ENOUGH, 10 * rate, 10.0
+    assert np.exp(policy.overlooks()) == pytest.approx(share)
+    learnt.calibration.line[:] = -1.0, 1.0  # the drafter is too sure
+    odds = np.log(share / (1 - share)) + 1.0
+    assert np.exp(policy.overlooks()) == pytest.approx(1 / (1 + np.exp(-odds)))
+    learnt.left = 5
+    assert policy.overlooks() is None  # it rests anyway
+
+
+def test_nothing_is_overlooked_at_given_prices():
+    """So that a replay, which has the drafter's answers alone, asks in the same rounds."""
+    policy = served(TalonCost(), Prices(node=0.2, layer=0.1))
+    assert policy.width(TokenTree.root(1)) > 0
+    assert policy.overlooks() is None
 
 
 @pytest.mark.parametrize(("followed", "layers"), [(0.9, 2), (0.1, 1)])

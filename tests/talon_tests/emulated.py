@@ -25,6 +25,7 @@ from talon_core.basics.paths import cache_folder
 from talon_kernels.native import ABI, Library, _walked
 from talon_kernels.native.build import COMMON_FLAGS, HEADERS, SOURCES
 from talon_kernels.native.build import __file__ as build_file
+from talon_kernels.recorded.asked import CALLED
 from talon_kernels.recorded.screening import MOST_SCREENED, WAYS
 from talon_kernels.recorded.steps import STEP, Op
 
@@ -406,7 +407,7 @@ class Emulated(Library):
 
     def walk_on(self, *given: int) -> None:
         """Emulated pass by pass; what is done between them only moves numbers."""
-        own, (passes, ids, positions, best, ends, end_count, starts, sizes, results, kept, done, drawn) = (
+        own, (passes, ids, positions, best, ends, end_count, starts, sizes, results, kept, done, drawn, wanted) = (
             given[:7],
             given[7:],
         )
@@ -428,7 +429,9 @@ class Emulated(Library):
             for start, size in pieces:
                 ctypes.memmove(kept, start, size)
                 kept += size
-            if last & {*found.tolist()}:
+            if last & {*found.tolist()} or number + 1 == passes:
+                return
+            if wanted and not CALLED(wanted)(found.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)), queries):
                 return
             read[:] = found
             at += 1

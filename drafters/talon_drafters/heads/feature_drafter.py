@@ -22,7 +22,7 @@ from talon_core.runtime.open_slots import OpenSlots
 from talon_core.runtime.passes import Pass
 from talon_core.runtime.rows import KeptRows
 from talon_core.runtime.staging import SPARE_ROWS, StagedSlot
-from talon_core.target import NodeDraws
+from talon_core.target import NodeDraws, Wanted
 from talon_core.tree import IntArray
 from talon_drafters.heads.layers import Attend, FeatureHead
 
@@ -252,7 +252,7 @@ class FeatureDrafter(Drafter):
         left: int,
         ends: frozenset[int],
         draws: NodeDraws | None = None,
-        further: Callable[[Sequence[int]], bool] | None = None,
+        wanted: Wanted | None = None,
     ) -> float:
         own = self._slots[slot]
         if self._chained is None or own.waits_long or not own.pending or not len(self._rows.table):
@@ -269,7 +269,7 @@ class FeatureDrafter(Drafter):
         own.asked_width, width = chains.width, few_widths(chains.width)
         kinds = Kinds((width, True), (width, False), self._given.table, self._vocabulary.ids)
         chains = attrs.evolve(chains, width=width)
-        return self._chained.run(slot, kinds, own.pending, own.features[0], chains, left, ends, draws, further)
+        return self._chained.run(slot, kinds, own.pending, own.features[0], chains, left, ends, draws, wanted)
 
     def _in_round(self) -> bool:
         """Whether anything was staged in this round. A text that is over is not told of, and may be staged still."""

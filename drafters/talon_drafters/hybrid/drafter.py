@@ -1,6 +1,6 @@
 """The running side of `hybrid`: its parts, each told of what concerns it, and one law out of what they say."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from talon_core.engine.checked_drafter import checked_proposal, checked_resume, 
 from talon_core.inquiry import Inquirer
 from talon_core.runtime.network import NetworkTarget
 from talon_core.runtime.open_slots import OpenSlots
-from talon_core.target import NodeDraws, Target, check_open
+from talon_core.target import NodeDraws, Target, Wanted, check_open
 from talon_core.tree import IntArray, chain_of
 from talon_drafters.hybrid.calibration import Trust
 from talon_drafters.hybrid.mixture import Mixture, Row, Shares, candidates_of
@@ -118,6 +118,7 @@ class HybridDrafter(Drafter):
         self.drafts_in_cache = any(part.drafts_in_cache for part in self._parts)
         self.max_depth = None if None in depths else max(depth for depth in depths if depth is not None)
         self.runs_on = len(models) == 1 and models[0].drafter.runs_on
+        self._goes_on = all(retriever.goes_on for retriever in self._retrievers)
 
     @property
     def _parts(self) -> list[Drafter]:
@@ -213,23 +214,24 @@ class HybridDrafter(Drafter):
         left: int,
         ends: frozenset[int],
         draws: NodeDraws | None = None,
-        further: Callable[[Sequence[int]], bool] | None = None,
+        wanted: Wanted | None = None,
     ) -> float:
         if not self.runs_on or self._hears(slot, []):
             return 0.0
 
-        def wanted(new: Sequence[int]) -> bool:
-            return not self._hears(slot, new) and (further is None or further(new))
+        def alone(new: Sequence[int]) -> bool:
+            return not self._hears(slot, new) and (wanted is None or wanted(new))
 
-        return self._models[0].drafter.run_on(slot, chains, left, ends, draws, wanted)
+        return self._models[0].drafter.run_on(slot, chains, left, ends, draws, alone)
 
     def _hears(self, slot: int, new: Sequence[int]) -> bool:
-        """Whether any look-up is heard in a tree that begins behind these new tokens of a text."""
+        """Whether any look-up is heard in a tree that begins behind these new tokens of a text, or may be."""
         text, heard = self._texts[slot], self._options.heard
+        if not heard or (new and not self._goes_on):
+            return True
         frontier = Frontier(slot, chain_of([text.last, *new], np.zeros(len(new))), np.array([len(new)]), 1)
         found = (retriever.look_up(frontier)[0] for retriever in self._retrievers)
-        sure = (own and trust.beside(own, 0.5) >= heard for trust, own in zip(text.trust, found, strict=True))
-        return not heard or any(sure)
+        return any(own and trust.beside(own, 0.5) >= heard for trust, own in zip(text.trust, found, strict=True))
 
     def _write(self, slot: int, tokens: IntArray) -> None:
         """The text goes on; before each token it is seen what look-ups would have said."""

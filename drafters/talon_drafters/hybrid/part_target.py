@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from talon_core.runtime.chain_rounds import ChainRounds
 from talon_core.runtime.executor import Executor
 from talon_core.runtime.network import NetworkTarget
-from talon_core.target import ALL_WALKED, NOT_GREEDY, NOTHING_DRAWN, NodeDraws, NodeOutputs, Verified
+from talon_core.target import ALL_WALKED, NOT_GREEDY, NOTHING_DRAWN, Further, NodeDraws, NodeOutputs, Verified
 from talon_core.tree import IntArray, TokenTree
 
 
@@ -106,7 +106,7 @@ class PartTarget(NetworkTarget):
         greedy: Mapping[int, frozenset[int]] = NOT_GREEDY,
         unwalked: Mapping[int, int] = ALL_WALKED,
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
-        further: int = 0,
+        further: Further | None = None,
     ) -> Verified:
         verified = self._target.verify(trees, greedy, unwalked)
         outputs = {

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate, islice
+from math import inf, log
 from operator import itemgetter, mul
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,13 @@ class _Text:
         self.automaton.extend(tokens.tolist())
         self._contexts = {0: self.automaton.context()}
 
+    def behind(self, tokens: Sequence[int]) -> Context:
+        """Where one stands once these tokens have come."""
+        context = self._contexts[0]
+        for token in tokens:
+            context = self.automaton.follow(context, token)
+        return context
+
     def walk(self, tree: TokenTree, nodes: IntArray) -> list[Context]:
         """Where nodes stand in the text."""
         contexts = self._contexts
@@ -78,6 +86,8 @@ class NgramDrafter(Retriever):
     grows with the number of matches (`max_match` at most) and of continuations looked at, not with the text.
     """
 
+    goes_on = True
+
     def __init__(self, options: "Ngram", vocab_size: int) -> None:
         self._options = options
         self._vocab_size = vocab_size
@@ -98,6 +108,11 @@ class NgramDrafter(Retriever):
 
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
         return Proposed([self._propose(self._texts[one.slot], one) for one in frontiers])
+
+    def likeliest(self, slot: int, tokens: Sequence[int]) -> float:
+        text = self._texts[slot]
+        offered = self._offered(self._shares(text, text.behind(tokens[1:])), 1)
+        return min(log(offered[0][1]), 0.0) if offered else -inf
 
     def look_up(self, frontier: Frontier) -> Sequence[Mapping[int, float]]:
         text = self._texts[frontier.slot]

@@ -48,8 +48,8 @@ typedef struct {
     const double *warp;   // (3,), as in talon_draw_tokens
     const double *draws;  // the numbers of one draw after another, as many as any walk needs
     int64_t after_size;
-    int64_t (*further)(int64_t done);  // whether another round is wanted behind so many; null: always
-    int64_t done;                      // rounds
+    Asked *wanted;  // whether another round is wanted; null: always
+    int64_t done;   // rounds
 } ChainRounds;
 
 static int is_stop(const ChainRounds *r, int64_t token) { return is_any_of(&token, 1, r->stops, r->stop_count); }
@@ -112,13 +112,12 @@ static int64_t token_after(const ChainRounds *r, int64_t node, int64_t before, d
 // Does such rounds until as many are done as are wanted, or none is wanted further, or the text ends, or there is no more
 // room, or a pass fails, unless that is one of the first round. A round in which no token could be drafted any more is not done.
 EXPORT int64_t talon_walk_chains(ChainRounds *r) {
-    int64_t drafted[MOST_CHAINED], before = 0;
+    int64_t drafted[MOST_CHAINED + 1], before = 0;
     double *upto = r->best ? 0 : malloc((size_t)blocks_of(r->after_size) * sizeof(double));
     if (!r->best && !upto) return NO_MEMORY;
     for (r->done = 0; r->done < r->rounds && r->left > 1;) {
         int32_t *prefix = r->target.layout + r->target.slot, *read = r->first.layout + r->first.slot;
         if (r->pending < r->least_pending) break;
-        if (r->done && r->further && !r->further(r->done)) break;
         if (*prefix + r->depth + 1 > r->target_rows || *read + r->pending + r->depth > r->drafter_rows) break;
         const int64_t round = r->done, rows = round * (r->depth + 1);
         int64_t layers, nodes, accepted = 0;
@@ -146,8 +145,10 @@ EXPORT int64_t talon_walk_chains(ChainRounds *r) {
         r->done++;
         r->left -= new;
         if (is_stop(r, token) || token == NO_TOKEN || r->done == r->rounds) break;
+        drafted[accepted] = token;
+        if (r->wanted && !r->wanted(drafted, new)) break;
         copy(r->given, r->target.found, new * r->features);
-        for (int64_t i = 0; r->first.ids && i < new; i++) r->first.ids[i] = i < accepted ? drafted[i] : token;
+        for (int64_t i = 0; r->first.ids && i < new; i++) r->first.ids[i] = drafted[i];
         r->root[r->done] = token;
         *prefix += (int32_t)new;
         *read += (int32_t)r->pending;

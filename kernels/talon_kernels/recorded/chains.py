@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 from talon_core.runtime.host_draws import warps_of
 from talon_core.runtime.recording import ChainPass, ChainRecord, ChainRun, RanChains
 from talon_kernels.native import Library
+from talon_kernels.recorded.asked import Asked
 from talon_kernels.recorded.tape import CannotRecord, View
 
 if TYPE_CHECKING:
@@ -21,9 +21,6 @@ MOST_DRAFTED = 32
 """Drafted tokens of a round, at most; as in `chains.c`."""
 
 _WHOLE, _AT = ctypes.c_int64, ctypes.c_void_p
-
-_FURTHER = ctypes.CFUNCTYPE(_WHOLE, _WHOLE)
-"""`further` of `chains.c`."""
 
 
 class PassFields(ctypes.Structure):
@@ -48,7 +45,7 @@ class RoundsFields(ctypes.Structure):
         *((name, _WHOLE) for name in ("least_pending", "least_drafted", "pending")),
         *((name, _AT) for name in ("records", "root", "tokens", "numbers", "laws", "states", "seconds")),
         *((name, _AT) for name in ("after", "warp", "draws")),
-        *(("after_size", _WHOLE), ("further", _AT), ("done", _WHOLE)),
+        *(("after_size", _WHOLE), ("wanted", _AT), ("done", _WHOLE)),
     )
 
 
@@ -85,37 +82,6 @@ class _Bound:
         if not (self.in_order and self.program.tensor(view, 2).is_contiguous()):
             return None
         return self.program.tensor(view, 1)
-
-
-class _Asked:
-    """`ChainRun.further` as C calls it: with how many rounds are done.
-
-    Args:
-        further: it.
-        emitted: the tokens of a round that is done.
-
-    Attributes:
-        at: where it is; null where nobody is to be asked.
-        error: what it has raised, as nothing can be raised through C.
-    """
-
-    def __init__(
-        self, further: Callable[[Sequence[int]], bool] | None, emitted: Callable[[int], Sequence[int]]
-    ) -> None:
-        self._further, self._emitted = further, emitted
-        self._new: list[int] = []
-        self._called = _FURTHER(self._call)  # lives as long as this
-        self.at = None if further is None else ctypes.cast(self._called, _AT).value
-        self.error: BaseException | None = None
-
-    def _call(self, done: int) -> int:
-        assert self._further is not None
-        try:
-            self._new += self._emitted(done - 1)
-            return bool(self._further(self._new))
-        except BaseException as error:  # an interrupt, too
-            self.error = error
-            return False
 
 
 def run_chains(library: Library, run: ChainRun) -> RanChains | None:
@@ -161,11 +127,7 @@ def run_chains(library: Library, run: ChainRun) -> RanChains | None:
         best, drawing = None, (best, warp.ctypes.data, draws.numbers.ctypes.data, chosen.shape[1])
     ids = None if run.ids is None else np.ascontiguousarray(run.ids, dtype=np.int64)
 
-    def emitted(which: int) -> list[int]:
-        drafted = kept[0][which, : int(records[which, 3]), 0].long().numpy()
-        return [*(drafted if ids is None else ids[drafted]).tolist(), int(taken[which])]
-
-    asked = _Asked(run.further, emitted)
+    asked = Asked(run.wanted)
     fields = RoundsFields(
         *(first.fields, following.fields, target.fields, run.given.data_ptr(), best),
         *(width, twice // 2, vocabulary, None if ids is None else ids.ctypes.data, depth),
@@ -178,8 +140,6 @@ def run_chains(library: Library, run: ChainRun) -> RanChains | None:
         library.walk_chains(ctypes.addressof(fields))
     except LookupError as error:
         raise CannotRecord(str(error)) from error
-    if asked.error is not None:
-        raise asked.error
     done = fields.done
     drafted = kept[0][:done, :, 0].long().numpy()
     drafted = drafted if ids is None else ids[drafted]

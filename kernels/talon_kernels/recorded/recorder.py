@@ -18,13 +18,14 @@ from talon_core.runtime.host_draws import DrawnAhead, Warp, warps_of
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import Pass
 from talon_core.runtime.recording import ChainRun, FurtherPasses, PassRecorder, RanChains, RecordedPass
-from talon_core.target import NO_TOKEN
+from talon_core.target import NO_TOKEN, Wanted
 from talon_core.tree import IntArray
 from talon_kernels.best_tokens.native import best_tokens_native
 from talon_kernels.commit_path.native import NativeMover
 from talon_kernels.drawn_tokens.native import drawn_tokens_native
 from talon_kernels.narrow import changes
 from talon_kernels.native import Library
+from talon_kernels.recorded.asked import Asked
 from talon_kernels.recorded.chains import run_chains
 from talon_kernels.recorded.plan import arrange, moved, set_waits
 from talon_kernels.recorded.screening import Screens
@@ -316,6 +317,7 @@ class Walked(RecordedPass[T]):
         ends: Collection[int],
         chosen: Callable[[T], Any],
         draws: DrawnAhead | None = None,
+        wanted: Wanted | None = None,
     ) -> FurtherPasses | None:
         if self._tape.tail or not {"ids"} <= self._inputs.keys() <= {"ids", "positions"}:
             return None
@@ -332,7 +334,8 @@ class Walked(RecordedPass[T]):
         done = np.zeros(1, dtype=np.int64)
         where = self._counts_at, layout.numbers.ctypes.data, len(inputs.counts)
         own = ids.ctypes.data, positions.ctypes.data, found.best, last.ctypes.data, len(last)
-        to = *found.at, done.ctypes.data, found.drawn
+        asked = Asked(wanted)
+        to = *found.at, done.ctypes.data, found.drawn, asked.at
         try:
             self._library.walk_on(*program.at, *where, torch.get_num_threads(), passes, *own, *to)
         except LookupError as error:
