@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from talon_core.chains import Chains
-    from talon_core.target import NodeDraws, Target, Wanted
+    from talon_core.target import NodeDraws, StillWanted, Target
 
 
 FINAL_STATE = -1
@@ -191,7 +191,7 @@ class Drafter(ABC):
         left: int,
         ends: frozenset[int],
         draws: "NodeDraws | None" = None,
-        wanted: "Wanted | None" = None,
+        wanted: "StillWanted | None" = None,
     ) -> float:
         """Run the passes of rounds to come, the target's, too: each has its answer ready when it is asked for.
 
@@ -207,8 +207,8 @@ class Drafter(ABC):
             draws: how tokens are drawn, of a tree that is the root alone, with numbers of further draws; None where the
                 most likely ones are taken.
             wanted: is asked before each round but the first, with the tokens that those before it have emitted
-                together; where it says no, neither that round is run nor any behind it. What it raises is raised. None
-                where nobody is to be asked, as the engine has it.
+                together; where it says no, neither that round is run nor any behind it. It runs no pass, and what it
+                raises is raised. None where nobody is to be asked, as the engine has it.
 
         Returns:
             Seconds that were spent on it, by the drafter's own clock (`time.perf_counter`); 0 where nothing was run.
@@ -218,7 +218,8 @@ class Drafter(ABC):
     def likeliest(self, slot: int, tokens: Sequence[int]) -> float | None:
         """How likely what `propose` would offer first is, where that can be told without a pass.
 
-        It is asked between rounds. Where that is too little for a policy (`TreePolicy.overlooks`), neither of them is
+        It is asked before a round, and between passes that are run ahead of their rounds, for tokens that were not told
+        of yet; nothing may change by it. Where that is too little for a policy (`TreePolicy.overlooks`), neither is
         asked for a tree.
 
         Args:

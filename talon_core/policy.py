@@ -168,9 +168,9 @@ class TreePolicy(ABC):
     def rests(self) -> int:
         """In how many rounds behind this one nothing will be drafted either, whatever this one and they bring.
 
-        Asked where a round's tree is the root alone. The target may run the passes of such rounds ahead of them, which
-        takes less time than one by one, and a policy is not asked for their trees, but told what became of them. By
-        default 0: nobody knows.
+        Asked where a round's tree is the root alone, also where nobody was asked for it (`overlooks`). The target may
+        run the passes of such rounds ahead of them, which takes less time than one by one, and a policy is not asked
+        for their trees, but told what became of them. By default 0: nobody knows.
 
         Returns:
             A whole number, at least 0; it may be more than there will be.
@@ -180,10 +180,10 @@ class TreePolicy(ABC):
     def overlooks(self) -> float | None:
         """How likely a drafter's best guess after the root has to be, for anything to be drafted; None if not known.
 
-        Asked between rounds, where no other sequence takes part. A drafter that need not run a pass for it says how
-        likely its best guess is (`Drafter.likeliest`). Where that is less, a round's tree is the root alone: neither
-        policy nor drafter is asked for it, and the passes of such rounds may be run ahead of them. `observe` tells what
-        became of it. By default None.
+        Asked before a round and before its pass, where no other sequence takes part. A drafter that need not run a pass
+        for it says how likely its best guess is (`Drafter.likeliest`). Where that is less, a round's tree is the root
+        alone: neither policy nor drafter is asked for it, and the passes of such rounds may be run ahead of them.
+        `observe` tells what became of it. By default None.
 
         Returns:
             A natural log-probability by the drafter's own laws.

@@ -26,7 +26,7 @@ ALL_WALKED: Mapping[int, int] = {}
 SECONDS_AHEAD = 0.1
 """Of passes that are run for rounds to come, at most: in so short a time nobody misses a token, or waits for Ctrl-C."""
 
-Wanted = Callable[[Sequence[int]], bool]
+StillWanted = Callable[[Sequence[int]], bool]
 """Whether something more is wanted behind some new tokens of a text."""
 
 
@@ -38,11 +38,11 @@ class Further:
         rounds: how many, behind the one that is verified; at least 1.
         wanted: is asked before each of them, with the tokens that the rounds before it have emitted together, that of
             the verified one the first; where it says no, neither that round is among them nor any behind it. What it
-            raises is raised. Of a text that is alone; None where nobody is to be asked.
+            raises is raised, and it runs no pass. Of a text that is alone; None where nobody is to be asked.
     """
 
     rounds: int
-    wanted: Wanted | None = None
+    wanted: StillWanted | None = None
 
 
 NO_TOKEN = -1

@@ -85,6 +85,10 @@ class TalonCost(CostAware, ForestLearner):
     behind the last of them. Such rounds are priced by `Costs.chain`. Where prices are given that know nothing of it,
     trees are no chains.
 
+    Where a drafter tells its best guess without a pass, and prices are measured as one decodes, guesses are left out
+    for which a round with a draft does not pay (`TreePolicy.overlooks`): p < lambda (C_v(2) + layer - plain), but for
+    those that are likelier than 0.75, behind which others are worth a look.
+
     A text's first rounds with a draft are taken to be like the latest ones of others, until it has had a few itself.
 
     While nothing is known of passes, a node is taken to cost a twentieth and a layer a tenth of a pass over the root.

@@ -57,6 +57,7 @@ class Sequence:
         rests: says in how many rounds to come its policy drafts nothing, likewise.
         overlooks: says how likely a guess has to be for its policy to draft anything, likewise.
         resting: in so many rounds to come it drafts nothing, and need not be asked.
+        overlooked: in so many rounds to come nothing is drafted, if it stays alone: no guess will be likely enough.
         said: says whether its policy's trees of rounds to come are chains, likewise.
         follow: tells its policy of a tree that was run ahead, likewise; None where it has to be asked for it.
         policy_choices: the randomness of its policy, which tells nothing of what its rule will draw.
@@ -95,6 +96,7 @@ class Sequence:
         self.read = 0
         self.drafted_at: int | None = None
         self.resting = 0
+        self.overlooked = 0
         self.shared: dict[str, Any] = {}
         self._begun_at = 0.0
         self._budgets: tuple[int, int] | None = None  # of the policy, when it began

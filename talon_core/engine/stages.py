@@ -1,7 +1,7 @@
 """One round over some slots: draft, verify, accept, emit, commit, record. What fails for one ends that one alone."""
 
-from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Sequence as Tokens
+from collections import abc
+from collections.abc import Iterable, Mapping
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -19,6 +19,7 @@ from talon_core.engine.checked_drafter import (
     checked_seconds,
     checked_sources,
 )
+from talon_core.engine.checked_policy import every_source
 from talon_core.engine.clock import RoundClock
 from talon_core.engine.devices import wait_for_target
 from talon_core.engine.drafting import Drafted, Wanted, draft_trees
@@ -32,7 +33,7 @@ from talon_core.errors import blaming
 from talon_core.inquiry import Inquirer
 from talon_core.rounds import Round, Span
 from talon_core.rule import AcceptanceRule, Accepted
-from talon_core.target import Further, Target
+from talon_core.target import Further, StillWanted, Target
 from talon_core.tree import IntArray, TokenTree, chain_of, read_only
 
 
@@ -188,10 +189,10 @@ class Stages:
     def _run_on(self) -> None:
         """Where a sequence is alone and its trees to come are known to be chains, let their passes be run ahead."""
         parts = self._parts
-        if not (self._goes_on and parts.chains_on) or len(self._sequences) > 1:
+        if not (parts.chains_on and self._is_alone()):
             return
         ((slot, one),) = self._sequences.items()
-        if one.resting:
+        if one.resting or one.source is not every_source:
             return
         with self._faults.of([slot]):
             with parts.blaming("is_ahead"):
@@ -211,6 +212,10 @@ class Stages:
             if spent != 0.0:
                 self._clock.ran_ahead(checked_seconds(parts.named, spent, "run_on"))
                 self._take(slot, one)
+
+    def _is_alone(self) -> bool:
+        """Whether passes may be run ahead of the rounds of a sequence that is alone."""
+        return self._goes_on and len(self._sequences) == 1
 
     def _take(self, slot: int, one: Sequence) -> None:
         """Take what was run ahead for this round, where the policy need not be asked for its tree."""
@@ -251,8 +256,7 @@ class Stages:
                     one.resting -= 1
                     alone[slot] = root_alone(one)
                     continue
-                overlooked = self._overlooking(slot, one)
-                if overlooked is not None and overlooked([]):
+                if self._overlooks(slot, one):
                     alone[slot] = root_alone(one)
                     continue
                 limits = one.limits(parts.target.vocab_size, max_depth)
@@ -328,20 +332,20 @@ class Stages:
             return accepted, {*verified.accepted}, answers
         return accepted, set(), answers
 
-    def _overlooking(self, slot: int, one: Sequence) -> Callable[[Tokens[int]], bool] | None:
+    def _overlooking(self, slot: int, one: Sequence) -> StillWanted | None:
         """Of a sequence that is alone, what says whether nothing will be drafted behind its root and some new tokens.
 
         None where that is not known before policy and drafter are asked.
         """
         parts, root = self._parts, one.root
-        if not self._goes_on or len(self._sequences) > 1 or not (one.ends_by_tokens and one.acceptor.foreseen):
+        if not (self._is_alone() and one.ends_by_tokens and one.acceptor.foreseen and one.source is every_source):
             return None
         said = one.overlooks()
         if said is None:
             return None
         level = said
 
-        def overlooked(new: Tokens[int]) -> bool:
+        def overlooked(new: abc.Sequence[int]) -> bool:
             with parts.blaming("likeliest"):
                 best = parts.drafter.likeliest(slot, [root, *new])
                 return best is not None and best < level
@@ -353,17 +357,30 @@ class Stages:
         foreseen = sum(one.ahead is not None for one in offered.drawn.values())
         if len(left) not in (len(offered.greedy), foreseen) or any(len(one.drafted) > 1 for one in left.values()):
             return None
-        rounds, wanted = [], None
+        found = []
         for slot in left:
-            one = self._sequences[slot]
             with self._faults.of([slot]):
-                alone = one.alone
-                overlooked = None if alone else self._overlooking(slot, one)
-                if overlooked is not None:
-                    wanted = partial(_rests_further, one, overlooked)
-                rounds.append(alone if wanted is None else one.deepest)
-        most = min(rounds, default=0)
-        return Further(most, wanted) if most else None
+                found.append(self._further_of(slot, self._sequences[slot]))
+        least = min(found, key=attrgetter("rounds"), default=None)
+        return least if least is not None and least.rounds else None
+
+    def _further_of(self, slot: int, one: Sequence) -> Further:
+        """As `_further`, of one sequence; perhaps none."""
+        alone = max(one.alone, one.overlooked)
+        overlooked = None if alone else self._overlooking(slot, one)
+        if overlooked is None:
+            return Further(alone)
+        return Further(one.deepest, partial(_overlooked_further, one, overlooked))
+
+    def _overlooks(self, slot: int, one: Sequence) -> bool:
+        """Whether nothing is drafted in a round, as no guess is likely enough."""
+        if len(self._sequences) > 1:
+            one.overlooked = 0
+        if one.overlooked:
+            one.overlooked -= 1
+            return True
+        overlooked = self._overlooking(slot, one)
+        return overlooked is not None and overlooked([])
 
     def _offered(self, trees: Mapping[int, TokenTree]) -> Offered:
         """Of which of these trees the target may choose the path by itself."""
@@ -399,11 +416,11 @@ class Stages:
                 self._parts.drafter.commit(told)
 
 
-def _rests_further(one: Sequence, overlooked: Callable[[Tokens[int]], bool], new: Tokens[int]) -> bool:
+def _overlooked_further(one: Sequence, overlooked: StillWanted, new: abc.Sequence[int]) -> bool:
     """Whether nothing will be drafted behind some new tokens; that is not asked again in its round."""
-    rests = overlooked(new)
-    one.resting += rests
-    return rests
+    too = overlooked(new)
+    one.overlooked += too
+    return too
 
 
 def root_alone(one: Sequence) -> Drafted:

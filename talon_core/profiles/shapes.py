@@ -14,7 +14,7 @@ from talon_core.choices import Choices
 from talon_core.costs import MeasuredCosts
 from talon_core.drafter import Ahead, Committed, Drafter, Frontier, Part, Proposed, Reading
 from talon_core.policy import Growth, TreePolicy
-from talon_core.target import NodeDraws, Wanted
+from talon_core.target import NodeDraws, StillWanted
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
 LAYERS = 3
@@ -199,7 +199,7 @@ class Full(Drafter):
         left: int,
         ends: frozenset[int],
         draws: NodeDraws | None = None,
-        wanted: Wanted | None = None,
+        wanted: StillWanted | None = None,
     ) -> float:
         seconds = self._inner.run_on(slot, chains, left, ends, draws, wanted)
         self.was_ahead = seconds > 0.0

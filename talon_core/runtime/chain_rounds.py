@@ -14,7 +14,7 @@ from talon_core.runtime.executor import HostExecutor, Numbers, walking
 from talon_core.runtime.host_draws import ChainDraws
 from talon_core.runtime.inputs import pass_inputs
 from talon_core.runtime.recording import Asking, ChainPass, ChainRecord, ChainRun, RanChains, Trusted
-from talon_core.target import NOTHING_DRAWN, SECONDS_AHEAD, NodeDraws, Wanted
+from talon_core.target import NOTHING_DRAWN, SECONDS_AHEAD, NodeDraws, StillWanted
 from talon_core.tree import IntArray, TokenTree, read_only
 
 State = tuple[int, int, int]
@@ -161,7 +161,7 @@ class ChainRounds:
         left: int,
         ends: frozenset[int],
         draws: NodeDraws | None = None,
-        wanted: Wanted | None = None,
+        wanted: StillWanted | None = None,
     ) -> float:
         """Run rounds, as many as are of use, if they can be run so.
 
@@ -223,7 +223,7 @@ class ChainRounds:
         left: int,
         ends: frozenset[int],
         draws: ChainDraws | None,
-        wanted: Wanted | None,
+        wanted: StillWanted | None,
     ) -> ChainRun | None:
         """The rounds as they are to be run; None where a pass cannot be repeated, or there is no room."""
         depth, caches = chains.depth, (self._target.cache, self._drafter.cache)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from talon_core.runtime.executor import Numbers, TreeView
     from talon_core.runtime.host_draws import ChainDraws, DrawnAhead, Warp
     from talon_core.runtime.inputs import PassInputs
-    from talon_core.target import Wanted
+    from talon_core.target import StillWanted
 
 T = TypeVar("T")
 
@@ -76,18 +76,18 @@ class FurtherPasses(ABC):
 
 
 class Asking:
-    """Asks `Further.wanted` from within a walk through passes, out of which nothing can be raised.
+    """Asks `Further.wanted` between passes, where a RuntimeError would be taken for one of these.
 
     Args:
         wanted: it; None where nobody is to be asked, and all is wanted.
     """
 
-    def __init__(self, wanted: "Wanted | None") -> None:
+    def __init__(self, wanted: "StillWanted | None") -> None:
         self._wanted = wanted
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
 
     @property
-    def asked(self) -> "Wanted | None":
+    def asked(self) -> "StillWanted | None":
         """What the walk asks; None where it need not."""
         return None if self._wanted is None else self._ask
 
@@ -95,7 +95,7 @@ class Asking:
         assert self._wanted is not None
         try:
             return bool(self._wanted(new))
-        except BaseException as error:  # an interrupt, too
+        except Exception as error:
             self._error = error
             return False
 
@@ -138,7 +138,7 @@ class RecordedPass(ABC, Generic[T]):
         ends: Collection[int],
         chosen: Callable[[T], Any],
         draws: "DrawnAhead | None" = None,
-        wanted: "Wanted | None" = None,
+        wanted: "StillWanted | None" = None,
     ) -> "FurtherPasses | None":
         """Do the pass over trees of a root alone, and others behind it, as rounds without a draft would.
 
@@ -150,7 +150,7 @@ class RecordedPass(ABC, Generic[T]):
             ends: tokens that end texts: behind a pass that finds one of them none is done.
             chosen: the part of what the pass returns that is kept; its first are the tokens.
             draws: how tokens are drawn. The first are the scores then, which are not kept.
-            wanted: as that of `Further`, of one text, but for that it raises nothing.
+            wanted: as that of `Further`, of one text. It runs no pass, and raises no RuntimeError.
 
         Returns:
             What was found. None where that cannot be done, in which case nothing is.
@@ -203,7 +203,7 @@ class ChainRun:
         least_drafted: as many drafted tokens must join in each, likewise.
         draws: how tokens are drawn, with as many numbers as any walk through these rounds needs; None where the most
             likely ones are taken.
-        wanted: as for `Drafter.run_on`, but for that it raises nothing.
+        wanted: as for `Drafter.run_on`, but for that it raises no RuntimeError.
     """
 
     slot: int
@@ -221,7 +221,7 @@ class ChainRun:
     least_pending: int
     least_drafted: int
     draws: "ChainDraws | None"
-    wanted: "Wanted | None" = None
+    wanted: "StillWanted | None" = None
 
 
 @attrs.frozen(eq=False)

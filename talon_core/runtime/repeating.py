@@ -15,7 +15,7 @@ from talon_core.runtime.recording import FurtherPasses, PassRecorder, Trusted
 if TYPE_CHECKING:
     from talon_core.runtime.executor import Numbers, TreeView
     from talon_core.runtime.host_draws import DrawnAhead
-    from talon_core.target import Wanted
+    from talon_core.target import StillWanted
 
 T = TypeVar("T")
 
@@ -171,7 +171,7 @@ class RepeatedPasses:
         ends: Collection[int],
         chosen: Callable[[Any], Any],
         draws: "DrawnAhead | None" = None,
-        wanted: "Wanted | None" = None,
+        wanted: "StillWanted | None" = None,
     ) -> FurtherPasses | None:
         """Several passes over trees of a root alone, one behind another, where what is written down can be trusted.
 

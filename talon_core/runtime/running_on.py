@@ -11,7 +11,7 @@ from talon_core.runtime.host_draws import DrawnAhead
 from talon_core.runtime.inputs import pass_inputs
 from talon_core.runtime.recording import Asking, FurtherPasses
 from talon_core.runtime.repeating import RepeatedPasses
-from talon_core.target import NOTHING_DRAWN, NodeDraws, Wanted
+from talon_core.target import NOTHING_DRAWN, NodeDraws, StillWanted
 from talon_core.tree import TokenTree
 
 
@@ -115,7 +115,7 @@ class RunningOn:
         passes: int,
         chosen: Callable[[Any], Any],
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
-        wanted: Wanted | None = None,
+        wanted: StillWanted | None = None,
     ) -> OfRoots | None:
         """The pass of a round and those behind it.
 

@@ -299,18 +299,20 @@ class Player:
         return answers
 
     def _check_likeliest(self, frontier: Frontier, candidates: Candidates) -> None:
-        """What is said of a root without a pass is what is proposed there."""
-        if len(frontier.tree) > 1 or frontier.source is not None:
+        """What is said of a node without a pass is what is proposed there."""
+        if frontier.source is not None:
             return
-        with self._blaming("likeliest"):
-            told = self._drafter.likeliest(frontier.slot, frontier.tree.tokens.tolist())
-        best = candidates.logp.item(0)
-        require(
-            told is None or told == best or (isinstance(told, float) and abs(told - best) <= ROUNDED),
-            "drafter",
-            self._subject.named,
-            f"gave the log-probability {told} in likeliest, and {best:.6g} to its first candidate there",
-        )
+        for row, node in enumerate(frontier.nodes.tolist()):
+            path = frontier.tree.tokens[frontier.tree.path(node)].tolist()
+            with self._blaming("likeliest"):
+                told = self._drafter.likeliest(frontier.slot, path)
+            best = candidates.logp.item(row, 0)
+            require(
+                told is None or told == best or (isinstance(told, float) and abs(told - best) <= ROUNDED),
+                "drafter",
+                self._subject.named,
+                f"gave the log-probability {told} in likeliest, and {best:.6g} to its first candidate there",
+            )
 
     def _check_laws_again(self) -> None:
         """Policies may ask for a law again until the tree is finished."""

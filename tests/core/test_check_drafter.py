@@ -180,6 +180,10 @@ def test_the_one_that_looks_texts_up_keeps_it_exactly(drafter, prompts):
     check_drafter(drafter, TableTarget(LOGITS), prompts=prompts, tolerance=0)
 
 
+def test_one_that_foretells_its_best_guess_keeps_it():
+    check_drafter(Foretells, TableTarget(LOGITS), tolerance=0)
+
+
 def test_where_the_context_ends_it_is_kept_as_well():
     check_drafter(Listening, Hearable(LOGITS, context_length=9), tolerance=0)
 
@@ -603,6 +607,18 @@ class ForetellsLess(Right):
         return -20.0
 
 
+class Foretells(Right):
+    """As it should, from the law behind all tokens."""
+
+    def likeliest(self, slot, tokens):
+        return float(np.log(self.law(slot, [*tokens]).max()))
+
+
+class ForetellsTheRoot(Foretells):
+    def likeliest(self, slot, tokens):
+        return super().likeliest(slot, tokens[:1])
+
+
 class ForetellsInWords(Right):
     def likeliest(self, slot, tokens):
         return "likely"
@@ -678,6 +694,7 @@ THE_DRAFTER = r"^drafter '{0}' \(.*{0}\)"
         (Raises, r"raised KeyError in commit: 'on purpose'"),
         (EntersOnce, r"raised \w+ in session: "),
         (ForetellsLess, r"gave the log-probability -20.0 in likeliest, and -\S+ to its first candidate there"),
+        (ForetellsTheRoot, r"gave the log-probability -\S+ in likeliest, and -\S+ to its first candidate there"),
         (ForetellsInWords, r"gave the log-probability likely in likeliest, and "),
         (BelowNothing, r"has a max_depth of -1; it must be a whole number of at least 0"),
     ],

@@ -23,6 +23,7 @@ from talon_core.request import Request
 from talon_core.runtime import chain_rounds
 from talon_core.runtime.chain_rounds import ChainRounds
 from talon_core.sampling import temperature_sampling
+from talon_core.source_chooser import SourceChooser
 from talon_core.tree import TokenTree
 from talon_drafters.eagle.network import EagleHead
 from talon_drafters.heads.feature_drafter import FeatureDrafter
@@ -817,6 +818,56 @@ def test_a_model_beside_look_ups_runs_ahead_until_one_is_heard(library, specs, c
     assert heard in (0.0, 1.0) or any(passes == 0 for *_, passes in expected[1])  # a look-up was sure
 
 
+@pytest.mark.parametrize("look_up", ["pld", "lookahead[window=0]"])
+def test_beside_a_look_up_that_does_not_go_on_one_round_at_a_time_runs_ahead(
+    library, specs, came, monkeypatch, look_up
+):
+    decoder = warmed(hybrid_of(specs, 0.5).replace("+ngram", f"+{look_up}"), POLICIES["three"](specs["eagle3"]))
+    ran, run_chains = [], NativeRecorder.run_chains
+
+    def noted(self, run):
+        found = run_chains(self, run)
+        ran.append(len(found.rounds))
+        return found
+
+    monkeypatch.setattr(NativeRecorder, "run_chains", noted)
+
+    def decode():
+        return told(decoder.generate(PROMPT, max_new_tokens=NEW))
+
+    expected = one_by_one(monkeypatch, decode)
+    came.clear()
+    ran.clear()
+    assert decode() == expected
+    assert any(came)
+    assert {*ran} == {1}
+
+
+@attrs.frozen
+class ChoosesNgram(Chain, SourceChooser):
+    name = "chooses-ngram"
+    chooses_source = True
+    chosen: list[int] = attrs.field(factory=list, init=False, eq=False)
+
+    def begin(self, sequence):
+        return self
+
+    def source(self):
+        self.chosen.append(1)
+        return 1
+
+
+def test_a_policy_that_chooses_who_drafts_is_asked_in_each_round(library, specs, came):
+    policy = ChoosesNgram(length=2)
+    decoder = warmed(hybrid_of(specs, 1.0), policy)
+    policy.chosen.clear()
+    came.clear()
+    found = decoder.generate(PROMPT, max_new_tokens=NEW)
+    assert not any(came)
+    assert len(policy.chosen) >= len(found.rounds) - 1
+    assert found.stats.draft_passes == 0
+
+
 @pytest.mark.parametrize("how", DRAWN)
 def test_drawn_rounds_beside_look_ups_run_ahead_until_one_is_heard(library, specs, came, monkeypatch, how):
     decoder = drawing(hybrid_of(specs, 0.5), "chain:length=2", DRAWN[how])
@@ -830,10 +881,10 @@ def test_drawn_rounds_beside_look_ups_run_ahead_until_one_is_heard(library, spec
     assert any(came)
 
 
-def asking(monkeypatch, further):
-    """Whoever runs rounds ahead asks `further` before each of them but the first."""
+def asking(monkeypatch, wanted):
+    """Whoever runs rounds ahead asks `wanted` before each of them but the first."""
     run_on = FeatureDrafter.run_on
-    monkeypatch.setattr(FeatureDrafter, "run_on", lambda self, *given: run_on(self, *given, wanted=further))
+    monkeypatch.setattr(FeatureDrafter, "run_on", lambda self, *given: run_on(self, *given, wanted=wanted))
 
 
 @pytest.mark.parametrize("most", [1, 2, 5])
@@ -848,12 +899,12 @@ def test_no_round_is_run_that_is_not_wanted(library, specs, came, monkeypatch, m
         ran.append(found.rounds)
         return found
 
-    def further(new):
+    def wanted(new):
         asked.append([*new])
         return len(asked) % most != 0
 
     monkeypatch.setattr(NativeRecorder, "run_chains", noted)
-    asking(monkeypatch, further)
+    asking(monkeypatch, wanted)
     came.clear()
     assert told(decoder.generate(PROMPT, max_new_tokens=NEW)) == expected
     assert came.count(False) <= 1  # of the last token alone
@@ -870,11 +921,11 @@ def test_what_is_raised_by_whoever_is_asked_is_raised(library, specs, monkeypatc
     decoder = warmed_three(specs["eagle3"])
     expected = told(decoder.generate(PROMPT, max_new_tokens=NEW))
 
-    def further(new):
+    def wanted(new):
         raise error
 
     with monkeypatch.context() as patch:
-        asking(patch, further)
+        asking(patch, wanted)
         with pytest.raises(
             (PluginError, KeyboardInterrupt), match=f"raised {type(error).__name__} in run_on" if error.args else None
         ):

@@ -1,5 +1,6 @@
 """Passes that are run ahead of their rounds: the bits of passes that are run one by one, whatever happens between."""
 
+import signal
 from itertools import pairwise
 
 import attrs
@@ -22,8 +23,10 @@ from talon_core.policy import Growth, TreePolicy
 from talon_core.request import Request
 from talon_core.runtime import executor as executors
 from talon_core.sampling import Sampling, Temperature, temperature_sampling
+from talon_core.source_chooser import SourceChooser
 from talon_core.target import NO_TOKEN, DrawnTests, Further, NodeDraws
 from talon_core.tree import TokenTree
+from talon_drafters.hybrid.drafter import HybridDrafter
 from talon_drafters.ngram.drafter import NgramDrafter
 from talon_kernels import NativeAccelerator, NativeAttention
 from talon_strategies.talon_cost import TalonCost
@@ -681,6 +684,100 @@ def test_what_a_policy_overlooks_is_not_asked_for_and_runs_ahead(library, passes
         assert max(run) > 1
     if level in (0.0, np.inf):
         assert told_of(result) == told_of(asked_result)
+
+
+@pytest.fixture
+def foretold(monkeypatch):
+    """Behind which tokens `ngram` was asked how likely its best guess is."""
+    asked, likeliest = [], NgramDrafter.likeliest
+
+    def noted(self, slot, tokens):
+        asked.append([*tokens])
+        return likeliest(self, slot, tokens)
+
+    monkeypatch.setattr(NgramDrafter, "likeliest", noted)
+    return asked
+
+
+def test_what_was_overlooked_ahead_is_not_asked_again_in_its_round(library, foretold):
+    decoder = decoder_of(Overlooks(np.inf), "ngram")
+    for _ in range(2):
+        foretold.clear()
+        found = decoder.generate(REPEATS, max_new_tokens=30).token_ids
+    assert foretold == [[REPEATS[-1]], *([REPEATS[-1], *found[:end]] for end in range(1, 30))]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"stopping_criteria": [lambda ids, scores: torch.zeros(len(ids), dtype=torch.bool)]},
+        {"max_time": 1000.0},
+        {"do_sample": True, "seed": 3, "logits_processor": [lambda ids, scores: scores]},
+    ],
+    ids=["criterion", "time", "processor"],
+)
+def test_nothing_is_overlooked_where_something_has_to_be_asked_between_rounds(library, foretold, how):
+    decoder = decoder_of(Overlooks(np.inf), "ngram")
+    decoder.generate(REPEATS, max_new_tokens=12, **how)
+    assert not foretold
+
+
+def test_in_company_nothing_is_overlooked(library, foretold):
+    policy = Overlooks(np.inf)
+    engine = decoder_of(policy, "ngram").engine
+    with engine.session():
+        first = engine.submit(Request(np.array(REPEATS), 60))
+        for _ in range(8):
+            engine.step()
+        assert first.overlooked > 20
+        assert foretold
+        second = engine.submit(Request(np.array(REPEATS[:-3]), 10))
+        foretold.clear()
+        policy.asked.clear()
+        while not second.finished:
+            engine.step()
+        assert not foretold
+        assert len(policy.asked) > 3  # where anything is found
+        engine.step()
+        assert foretold
+
+
+@attrs.frozen
+class Chooses(Overlooks, SourceChooser):
+    chooses_source = True
+
+    def source(self):
+        return 0
+
+
+def test_nothing_is_overlooked_of_a_source_that_a_policy_chooses(library, monkeypatch):
+    asked = []
+    monkeypatch.setattr(HybridDrafter, "likeliest", lambda self, slot, tokens: asked.append(tokens) or -9.0)
+    for policy, overlooks in (Overlooks(0.0), True), (Chooses(0.0), False):
+        asked.clear()
+        decoder_of(policy, "hybrid:of=ngram+pld").generate(REPEATS, max_new_tokens=12)
+        assert bool(asked) == overlooks
+
+
+@pytest.mark.parametrize("drafter", ["ngram", None])
+def test_ctrl_c_while_passes_are_run_ahead_is_not_lost(library, monkeypatch, drafter):
+    """A signal that comes while C runs a pass, and one that comes while nobody but the policy is asked."""
+    decoder = decoder_of(Overlooks(np.inf) if drafter else "none", drafter)
+    expected = [decoder.generate(REPEATS, max_new_tokens=150).token_ids for _ in range(2)][1]
+    real, calls = library.walk_on, []
+
+    def interrupted(*given):
+        calls.append(given)
+        found = real(*given)
+        if len(calls) == (5 if drafter else 1):
+            signal.raise_signal(signal.SIGINT)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "walk_on", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            decoder.generate(REPEATS, max_new_tokens=150)
+    assert decoder.generate(REPEATS, max_new_tokens=150).token_ids == expected
 
 
 @pytest.mark.parametrize("says", [np.nan, "likely", [1.0]])

@@ -25,7 +25,6 @@ from talon_core.basics.paths import cache_folder
 from talon_kernels.native import ABI, Library, _walked
 from talon_kernels.native.build import COMMON_FLAGS, HEADERS, SOURCES
 from talon_kernels.native.build import __file__ as build_file
-from talon_kernels.recorded.asked import CALLED
 from talon_kernels.recorded.screening import MOST_SCREENED, WAYS
 from talon_kernels.recorded.steps import STEP, Op
 
@@ -35,7 +34,7 @@ PACKAGES = "gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user"
 
 DRIVER = Path(__file__).parents[1] / "kernels" / "emulated" / "driver.c"
 
-DECLARED = 16
+DECLARED = 17
 """The ABI of the kernels as the driver declares them and `Emulated` calls them; both follow when it is counted up."""
 
 FLAGS = (
@@ -407,7 +406,7 @@ class Emulated(Library):
 
     def walk_on(self, *given: int) -> None:
         """Emulated pass by pass; what is done between them only moves numbers."""
-        own, (passes, ids, positions, best, ends, end_count, starts, sizes, results, kept, done, drawn, wanted) = (
+        own, (passes, ids, positions, best, ends, end_count, starts, sizes, results, kept, done, drawn) = (
             given[:7],
             given[7:],
         )
@@ -419,7 +418,13 @@ class Emulated(Library):
         last = {*numbers_at(ends, end_count, np.int64).tolist()}
         numbers = zip(numbers_at(starts, results, np.uint64), numbers_at(sizes, results, np.int64), strict=True)
         pieces = [(int(start), 4 * int(size)) for start, size in numbers]
-        for number in range(passes):
+        begun = memory_of(done, 1, np.int64).item()
+        kept += begun * sum(size for _, size in pieces)
+        for number in range(begun, passes):
+            if number:
+                read[:] = memory_of(best or tokens + 8 * queries * (number - 1), queries, np.int64)
+                at += 1
+                prefixes += nodes
             self.walk(*own)
             if drawn:
                 best = tokens + 8 * queries * number
@@ -429,13 +434,8 @@ class Emulated(Library):
             for start, size in pieces:
                 ctypes.memmove(kept, start, size)
                 kept += size
-            if last & {*found.tolist()} or number + 1 == passes:
+            if last & {*found.tolist()}:
                 return
-            if wanted and not CALLED(wanted)(found.ctypes.data_as(ctypes.POINTER(ctypes.c_int64)), queries):
-                return
-            read[:] = found
-            at += 1
-            prefixes += nodes
 
 
 class _Pieces:

@@ -22,7 +22,7 @@ from talon_core.runtime.open_slots import OpenSlots
 from talon_core.runtime.passes import Pass
 from talon_core.runtime.rows import KeptRows
 from talon_core.runtime.staging import SPARE_ROWS, StagedSlot
-from talon_core.target import NodeDraws, Wanted
+from talon_core.target import NodeDraws, StillWanted
 from talon_core.tree import IntArray
 from talon_drafters.heads.layers import Attend, FeatureHead
 
@@ -252,7 +252,7 @@ class FeatureDrafter(Drafter):
         left: int,
         ends: frozenset[int],
         draws: NodeDraws | None = None,
-        wanted: Wanted | None = None,
+        wanted: StillWanted | None = None,
     ) -> float:
         own = self._slots[slot]
         if self._chained is None or own.waits_long or not own.pending or not len(self._rows.table):

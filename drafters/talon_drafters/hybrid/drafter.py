@@ -14,7 +14,7 @@ from talon_core.engine.checked_drafter import checked_proposal, checked_resume, 
 from talon_core.inquiry import Inquirer
 from talon_core.runtime.network import NetworkTarget
 from talon_core.runtime.open_slots import OpenSlots
-from talon_core.target import NodeDraws, Target, Wanted, check_open
+from talon_core.target import NodeDraws, StillWanted, Target, check_open
 from talon_core.tree import IntArray, chain_of
 from talon_drafters.hybrid.calibration import Trust
 from talon_drafters.hybrid.mixture import Mixture, Row, Shares, candidates_of
@@ -90,7 +90,7 @@ class _Text:
 
 
 class HybridDrafter(Drafter):
-    """Asks look-ups at every node, and models where no look-up is sure.
+    """Asks look-ups where one is heard at the root, and models where no look-up is sure.
 
     Args:
         options: how sure that is.
@@ -214,7 +214,7 @@ class HybridDrafter(Drafter):
         left: int,
         ends: frozenset[int],
         draws: NodeDraws | None = None,
-        wanted: Wanted | None = None,
+        wanted: StillWanted | None = None,
     ) -> float:
         if not self.runs_on or self._hears(slot, []):
             return 0.0

@@ -19,7 +19,7 @@ from talon_kernels.native.build import BuildError, build_library
 
 __all__ = ["BACKENDS", "Library", "chosen", "load", "switch_off", "unavailable"]
 
-ABI = 18
+ABI = 17
 """Counted up, here and in `linear.c`, when a C function's arguments change."""
 
 NO_SUCH_ROW, NO_TREE = 2, 4
@@ -73,7 +73,7 @@ class Library:
             self.walk_on = library.talon_walk_on
             self.walk_on.restype = _INT
             self.walk_on.argtypes = [*self.walk.argtypes, _INT, *[_POINTER] * 4, _INT]
-            self.walk_on.argtypes += [*[_POINTER] * 2, _INT, *[_POINTER] * 4]
+            self.walk_on.argtypes += [*[_POINTER] * 2, _INT, *[_POINTER] * 3]
             self.walk_on.errcheck = _walked
             self.walk_chains = library.talon_walk_chains
             self.walk_chains.restype, self.walk_chains.argtypes = _INT, [_POINTER]

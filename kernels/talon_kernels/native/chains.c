@@ -48,8 +48,10 @@ typedef struct {
     const double *warp;   // (3,), as in talon_draw_tokens
     const double *draws;  // the numbers of one draw after another, as many as any walk needs
     int64_t after_size;
-    Asked *wanted;  // whether another round is wanted; null: always
-    int64_t done;   // rounds
+    // 0 before the first round
+    int64_t done;     // rounds
+    int64_t drawn;    // tokens that they have brought
+    int64_t brought;  // by the latest one, where that is not what the next one begins with yet
 } ChainRounds;
 
 static int is_stop(const ChainRounds *r, int64_t token) { return is_any_of(&token, 1, r->stops, r->stop_count); }
@@ -109,14 +111,23 @@ static int64_t token_after(const ChainRounds *r, int64_t node, int64_t before, d
     return draw_row(scores, r->after_size, r->warp, r->draws[before + node], upto, r->threads);
 }
 
-// Does such rounds until as many are done as are wanted, or none is wanted further, or the text ends, or there is no more
-// room, or a pass fails, unless that is one of the first round. A round in which no token could be drafted any more is not done.
+// Does such rounds until as many are done as are wanted, or the text ends, or there is no more room, or a pass fails,
+// unless that is one of the first round. A round in which no token could be drafted any more is not done. Called again with
+// more rounds it goes on, if nobody has used the memory of the passes meanwhile.
 EXPORT int64_t talon_walk_chains(ChainRounds *r) {
-    int64_t drafted[MOST_CHAINED + 1], before = 0;
+    int64_t drafted[MOST_CHAINED];
     double *upto = r->best ? 0 : malloc((size_t)blocks_of(r->after_size) * sizeof(double));
     if (!r->best && !upto) return NO_MEMORY;
-    for (r->done = 0; r->done < r->rounds && r->left > 1;) {
-        int32_t *prefix = r->target.layout + r->target.slot, *read = r->first.layout + r->first.slot;
+    int32_t *prefix = r->target.layout + r->target.slot, *read = r->first.layout + r->first.slot;
+    while (r->done < r->rounds && r->left > 1) {
+        if (r->brought) {
+            r->root[r->done] = r->tokens[r->done - 1];
+            *prefix += (int32_t)r->brought;
+            *read += (int32_t)r->pending;
+            r->next.layout[r->next.slot] = *read;
+            r->pending = r->brought;
+            r->brought = 0;
+        }
         if (r->pending < r->least_pending) break;
         if (*prefix + r->depth + 1 > r->target_rows || *read + r->pending + r->depth > r->drafter_rows) break;
         const int64_t round = r->done, rows = round * (r->depth + 1);
@@ -134,26 +145,19 @@ EXPORT int64_t talon_walk_chains(ChainRounds *r) {
             free(upto);
             return round ? DONE : failed;
         }
-        int64_t token = token_after(r, 0, before, upto);
+        int64_t token = token_after(r, 0, r->drawn, upto);
         while (accepted < nodes && token == drafted[accepted] && !is_stop(r, token))
-            token = token_after(r, ++accepted, before, upto);
+            token = token_after(r, ++accepted, r->drawn, upto);
         const int64_t new = accepted + 1;
         r->tokens[round] = token;
-        before += new;
+        r->drawn += new;
         copy(r->states + rows * r->features, r->target.found, new * r->features);
         memcpy(r->records + 4 * round, (int64_t[]){r->pending, layers, nodes, accepted}, 4 * sizeof(int64_t));
         r->done++;
-        r->left -= new;
-        if (is_stop(r, token) || token == NO_TOKEN || r->done == r->rounds) break;
-        drafted[accepted] = token;
-        if (r->wanted && !r->wanted(drafted, new)) break;
+        r->left = is_stop(r, token) || token == NO_TOKEN ? 0 : r->left - new;
+        r->brought = new;
         copy(r->given, r->target.found, new * r->features);
-        for (int64_t i = 0; r->first.ids && i < new; i++) r->first.ids[i] = drafted[i];
-        r->root[r->done] = token;
-        *prefix += (int32_t)new;
-        *read += (int32_t)r->pending;
-        r->next.layout[r->next.slot] = *read;
-        r->pending = new;
+        for (int64_t i = 0; r->first.ids && i < new; i++) r->first.ids[i] = i < accepted ? drafted[i] : token;
     }
     free(upto);
     return DONE;

@@ -52,9 +52,6 @@ void screen_ends(const Screened *s, int64_t threads, int64_t begin, int64_t end)
 // The first of the largest of n < 2^31 scores; NaN is larger than any number.
 int64_t largest_of(const float *x, int64_t n);
 
-// Whether something more is wanted behind these new tokens. It may be Python that is called.
-typedef int64_t Asked(const int64_t *tokens, int64_t count);
-
 // A token of n < 2^31 scores that are warped, drawn with a number; NO_TOKEN where there is no law. See talon_draw_tokens.
 // upto: room for `blocks_of(n)` sums.
 enum { NO_TOKEN = -1 };

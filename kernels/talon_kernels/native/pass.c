@@ -399,19 +399,24 @@ typedef struct {
 // that it has found. Its `results`, each at its place in `from` and of so many floats as `sizes` says, are copied to `kept`,
 // all passes behind one another. ids, positions and layout are what the first pass reads, and are
 // written to; `best` is where the steps leave the tokens. It ends behind a pass that has found one of the `end_count`
-// ends, or at one that fails, unless that is the first, or where none is wanted further behind what was found; null: all
-// are. done: how many passes were done.
+// ends, or at one that fails, unless that is the first. done: how many passes were done, 0 at first. Called again with more
+// passes it goes on, if nobody has used the memory of the passes meanwhile and none has found an end.
 // Where tokens are drawn, `best` is null, and `drawn` says how.
 EXPORT int64_t talon_walk_on(const Step *steps, int64_t count, void *const *memory, const int64_t *rows, int32_t *layout,
                              int64_t batch, int64_t threads, int64_t passes, int64_t *ids, int64_t *positions,
                              const int64_t *best, const int64_t *ends, int64_t end_count, const float *const *from,
-                             const int64_t *sizes, int64_t results, float *kept, int64_t *done, const Drawn *drawn,
-                             Asked *wanted) {
+                             const int64_t *sizes, int64_t results, float *kept, int64_t *done, const Drawn *drawn) {
     int32_t *prefix = layout;
     const int32_t *nodes = layout + batch;
     double *upto = best ? 0 : malloc((size_t)blocks_of(drawn->n) * sizeof(double));
     int64_t failed = best || upto ? DONE : NO_MEMORY;
-    for (*done = 0; !failed && *done < passes;) {
+    for (int64_t i = 0; i < results; i++) kept += *done * sizes[i];
+    while (!failed && *done < passes) {
+        if (*done) {
+            const int64_t *before = best ? best : drawn->tokens + (*done - 1) * rows[0];
+            for (int64_t i = 0; i < rows[0]; i++) ids[i] = before[i], positions[i]++;
+            for (int64_t b = 0; b < batch; b++) prefix[b] += nodes[b];
+        }
         failed = talon_walk(steps, count, memory, rows, layout, batch, threads);
         if (failed) break;
         const int64_t *found = best;
@@ -428,9 +433,6 @@ EXPORT int64_t talon_walk_on(const Step *steps, int64_t count, void *const *memo
         }
         ++*done;
         if (is_any_of(found, rows[0], ends, end_count)) break;
-        if (*done < passes && wanted && !wanted(found, rows[0])) break;
-        for (int64_t i = 0; i < rows[0]; i++) ids[i] = found[i], positions[i]++;
-        for (int64_t b = 0; b < batch; b++) prefix[b] += nodes[b];
     }
     free(upto);
     return *done ? DONE : failed;

@@ -11,7 +11,6 @@ import torch
 from talon_core.runtime.host_draws import warps_of
 from talon_core.runtime.recording import ChainPass, ChainRecord, ChainRun, RanChains
 from talon_kernels.native import Library
-from talon_kernels.recorded.asked import Asked
 from talon_kernels.recorded.tape import CannotRecord, View
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ class RoundsFields(ctypes.Structure):
         *((name, _WHOLE) for name in ("least_pending", "least_drafted", "pending")),
         *((name, _AT) for name in ("records", "root", "tokens", "numbers", "laws", "states", "seconds")),
         *((name, _AT) for name in ("after", "warp", "draws")),
-        *(("after_size", _WHOLE), ("wanted", _AT), ("done", _WHOLE)),
+        *((name, _WHOLE) for name in ("after_size", "done", "drawn", "brought")),
     )
 
 
@@ -126,26 +125,45 @@ def run_chains(library: Library, run: ChainRun) -> RanChains | None:
         warp = warps_of([draws.warp])
         best, drawing = None, (best, warp.ctypes.data, draws.numbers.ctypes.data, chosen.shape[1])
     ids = None if run.ids is None else np.ascontiguousarray(run.ids, dtype=np.int64)
-
-    asked = Asked(run.wanted)
     fields = RoundsFields(
         *(first.fields, following.fields, target.fields, run.given.data_ptr(), best),
         *(width, twice // 2, vocabulary, None if ids is None else ids.ctypes.data, depth),
         *(joins.ctypes.data, goes_on.ctypes.data, stops.ctypes.data, len(stops), torch.get_num_threads()),
-        *(rounds, run.left, run.target.rows, run.first.rows, run.least_pending, run.least_drafted, len(run.pending)),
+        *(
+            rounds if run.wanted is None else 1,
+            run.left,
+            run.target.rows,
+            run.first.rows,
+            run.least_pending,
+            run.least_drafted,
+            len(run.pending),
+        ),
         *(records.ctypes.data, roots.ctypes.data, taken.ctypes.data, *(one.data_ptr() for one in kept)),
-        *(kept_states.data_ptr(), seconds.ctypes.data, *drawing, asked.at),
+        *(kept_states.data_ptr(), seconds.ctypes.data, *drawing),
     )
-    try:
-        library.walk_chains(ctypes.addressof(fields))
-    except LookupError as error:
-        raise CannotRecord(str(error)) from error
-    done = fields.done
-    drafted = kept[0][:done, :, 0].long().numpy()
-    drafted = drafted if ids is None else ids[drafted]
-    told = zip(*(one[:done].tolist() for one in (records, drafted, taken, seconds)), strict=True)
-    found = [
-        ChainRecord(own[0], own[1], chain[: own[2]], own[3], after, [*took[: own[1]], took[-1]])
-        for own, chain, after, took in told
-    ]
+
+    def records_from(first: int) -> list[ChainRecord]:
+        """What became of the rounds from one on."""
+        part = slice(first, fields.done)
+        drafted = kept[0][part, :, 0].long().numpy()
+        drafted = drafted if ids is None else ids[drafted]
+        told = zip(*(one.tolist() for one in (records[part], drafted, taken[part], seconds[part])), strict=True)
+        return [
+            ChainRecord(own[0], own[1], chain[: own[2]], own[3], after, [*took[: own[1]], took[-1]])
+            for own, chain, after, took in told
+        ]
+
+    found, new = list[ChainRecord](), list[int]()
+    while True:
+        try:
+            library.walk_chains(ctypes.addressof(fields))
+        except LookupError as error:
+            raise CannotRecord(str(error)) from error
+        found += records_from(len(found))
+        if run.wanted is None or len(found) < fields.rounds or len(found) == rounds or fields.left <= 1:
+            break
+        new += found[-1].emitted
+        if not run.wanted(new):
+            break
+        fields.rounds += 1
     return RanChains(found, *kept, kept_states)

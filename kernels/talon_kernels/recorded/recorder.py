@@ -18,14 +18,13 @@ from talon_core.runtime.host_draws import DrawnAhead, Warp, warps_of
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import Pass
 from talon_core.runtime.recording import ChainRun, FurtherPasses, PassRecorder, RanChains, RecordedPass
-from talon_core.target import NO_TOKEN, Wanted
+from talon_core.target import NO_TOKEN, StillWanted
 from talon_core.tree import IntArray
 from talon_kernels.best_tokens.native import best_tokens_native
 from talon_kernels.commit_path.native import NativeMover
 from talon_kernels.drawn_tokens.native import drawn_tokens_native
 from talon_kernels.narrow import changes
 from talon_kernels.native import Library
-from talon_kernels.recorded.asked import Asked
 from talon_kernels.recorded.chains import run_chains
 from talon_kernels.recorded.plan import arrange, moved, set_waits
 from talon_kernels.recorded.screening import Screens
@@ -210,12 +209,20 @@ class _Further(FurtherPasses):
 
     def done(self, passes: int) -> _Further:
         """The same, when so many passes were done."""
-        if self._draws is None:
-            first = self._kept[:passes, : self._sizes.item(0)]
-            self.tokens = first.contiguous().view(torch.int64).tolist()
-        else:
-            self.tokens = self._tokens[:passes].tolist()
+        self.tokens = self._found(slice(passes))
         return self
+
+    def tokens_of(self, which: int) -> list[int]:
+        """The tokens that a pass has found."""
+        return self._found(slice(which, which + 1))[0]
+
+    def _found(self, passes: slice) -> list[list[int]]:
+        if self._draws is None:
+            tokens = self._kept[passes, : self._sizes.item(0)].contiguous().view(torch.int64)
+        else:
+            tokens = torch.from_numpy(self._tokens[passes])
+        found: list[list[int]] = tokens.tolist()
+        return found
 
     def rest(self, which: int) -> tuple[Any, ...]:
         pieces = torch.split(self._kept[which], self._sizes.tolist())
@@ -317,7 +324,7 @@ class Walked(RecordedPass[T]):
         ends: Collection[int],
         chosen: Callable[[T], Any],
         draws: DrawnAhead | None = None,
-        wanted: Wanted | None = None,
+        wanted: StillWanted | None = None,
     ) -> FurtherPasses | None:
         if self._tape.tail or not {"ids"} <= self._inputs.keys() <= {"ids", "positions"}:
             return None
@@ -334,12 +341,20 @@ class Walked(RecordedPass[T]):
         done = np.zeros(1, dtype=np.int64)
         where = self._counts_at, layout.numbers.ctypes.data, len(inputs.counts)
         own = ids.ctypes.data, positions.ctypes.data, found.best, last.ctypes.data, len(last)
-        asked = Asked(wanted)
-        to = *found.at, done.ctypes.data, found.drawn, asked.at
-        try:
-            self._library.walk_on(*program.at, *where, torch.get_num_threads(), passes, *own, *to)
-        except LookupError as error:
-            raise CannotRecord(str(error)) from error
+        to = *found.at, done.ctypes.data, found.drawn
+        most, new = passes if wanted is None else 1, list[int]()
+        while True:
+            try:
+                self._library.walk_on(*program.at, *where, torch.get_num_threads(), most, *own, *to)
+            except LookupError as error:
+                raise CannotRecord(str(error)) from error
+            if wanted is None or done.item() < most or most == passes:
+                break
+            (token,) = found.tokens_of(most - 1)
+            new.append(token)
+            if token in ends or token == NO_TOKEN or not wanted(new):
+                break
+            most += 1
         return found.done(done.item())
 
     @property
