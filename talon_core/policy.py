@@ -186,7 +186,8 @@ class TreePolicy(ABC):
         `observe` tells what became of it. By default None.
 
         Returns:
-            A natural log-probability by the drafter's own laws.
+            A natural log-probability by the drafter's own laws: less likely guesses are left out. Infinity where none
+            is likely enough.
         """
         return None
 

@@ -254,6 +254,24 @@ def checked_ahead(drafter: object, given: object, vocab_size: int, most: int) ->
     return Ahead(tokens, np.minimum(logp, 0.0), seconds)
 
 
+def checked_likeliest(drafter: object, given: object) -> float | None:
+    """How likely a drafter says that its best guess is, as a natural log-probability; None where it cannot tell.
+
+    Args:
+        drafter: whom errors name.
+        given: what it says.
+
+    Raises:
+        PluginError: if it is none; the message names the drafter.
+    """
+    if given is None or (isinstance(given, float) and given <= LOGP_SLACK):
+        return given
+    raise PluginError(
+        f"{naming('drafter', drafter)} returned {written(given)} from likeliest; it must return a log-probability, a "
+        "float of at most 0, or None"
+    )
+
+
 def checked_proposal(drafter: object, given: object, frontiers: int) -> Proposed:
     """What a drafter has answered to so many frontiers, as a new object; the candidates are not looked at.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache, partial
-from math import isnan
+from math import inf
 
 from talon_core.basics.overriding import overrides
 from talon_core.chains import Chains
@@ -179,14 +179,13 @@ def overlooking(policy: TreePolicy) -> Callable[[], float | None]:
 
 def _checked_overlooks(policy: TreePolicy) -> float | None:
     with blaming("tree policy", policy, "overlooks"):
-        given = policy.overlooks()
-        level = None if given is None else float(given)
-    if level is not None and isnan(level):
-        raise PluginError(
-            f"{naming('tree policy', policy)} returned {written(given)} from overlooks; it must return a "
-            "log-probability, or None"
-        )
-    return level
+        given: object = policy.overlooks()
+    if given is None or (isinstance(given, float) and (given <= 0.0 or given == inf)):
+        return given
+    raise PluginError(
+        f"{naming('tree policy', policy)} returned {written(given)} from overlooks; it must return a log-probability, "
+        "a float of at most 0, or infinity where no guess is likely enough, or None"
+    )
 
 
 def no_chains() -> Chains | None:

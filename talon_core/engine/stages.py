@@ -15,6 +15,7 @@ from talon_core.engine.ahead.preparer import NOTHING_PREPARED, DrafterPreparatio
 from talon_core.engine.checked_drafter import (
     checked_ahead,
     checked_depth,
+    checked_likeliest,
     checked_rows,
     checked_seconds,
     checked_sources,
@@ -347,8 +348,9 @@ class Stages:
 
         def overlooked(new: abc.Sequence[int]) -> bool:
             with parts.blaming("likeliest"):
-                best = parts.drafter.likeliest(slot, [root, *new])
-                return best is not None and best < level
+                given = parts.drafter.likeliest(slot, [root, *new])
+            best = checked_likeliest(parts.named, given)
+            return best is not None and best < level
 
         return overlooked
 

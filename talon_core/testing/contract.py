@@ -20,6 +20,7 @@ from talon_core.engine.checked_policy import (
     checked_budget,
     checked_kind,
     follower,
+    overlooking,
     resting,
     source_of,
 )
@@ -362,11 +363,13 @@ def _check_rests(
     left, rested = 0, False
     for told in rounds:
         chaining(asked)()
+        overlooking(asked)()
         drafted = draft_tree(asked, drafter, told.root, limits, SeededChoices(0))
         if left:
             left, rested = left - 1, True
         else:
             chaining(told_of)()
+            overlooking(told_of)()
             own = draft_tree(told_of, drafter, told.root, limits, SeededChoices(0))
             _require(
                 not rested or _same(drafted, own),

@@ -10,7 +10,7 @@ import numpy as np
 
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, DrafterSpec, Frontier, Part
-from talon_core.engine.checked_drafter import checked_proposal, checked_resume
+from talon_core.engine.checked_drafter import checked_likeliest, checked_proposal, checked_resume
 from talon_core.engine.in_session import Sessions
 from talon_core.engine.inquiries import inquired, most_added
 from talon_core.errors import blaming
@@ -305,10 +305,10 @@ class Player:
         for row, node in enumerate(frontier.nodes.tolist()):
             path = frontier.tree.tokens[frontier.tree.path(node)].tolist()
             with self._blaming("likeliest"):
-                told = self._drafter.likeliest(frontier.slot, path)
-            best = candidates.logp.item(row, 0)
+                given = self._drafter.likeliest(frontier.slot, [*path])
+            told, best = checked_likeliest(self._subject.named, given), candidates.logp.item(row, 0)
             require(
-                told is None or told == best or (isinstance(told, float) and abs(told - best) <= ROUNDED),
+                told is None or told == best or abs(told - best) <= ROUNDED,
                 "drafter",
                 self._subject.named,
                 f"gave the log-probability {told} in likeliest, and {best:.6g} to its first candidate there",

@@ -695,7 +695,7 @@ THE_DRAFTER = r"^drafter '{0}' \(.*{0}\)"
         (EntersOnce, r"raised \w+ in session: "),
         (ForetellsLess, r"gave the log-probability -20.0 in likeliest, and -\S+ to its first candidate there"),
         (ForetellsTheRoot, r"gave the log-probability -\S+ in likeliest, and -\S+ to its first candidate there"),
-        (ForetellsInWords, r"gave the log-probability likely in likeliest, and "),
+        (ForetellsInWords, r"returned 'likely' from likeliest; it must return a log-probability, a float of at most 0"),
         (BelowNothing, r"has a max_depth of -1; it must be a whole number of at least 0"),
     ],
 )

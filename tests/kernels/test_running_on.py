@@ -780,11 +780,18 @@ def test_ctrl_c_while_passes_are_run_ahead_is_not_lost(library, monkeypatch, dra
     assert decoder.generate(REPEATS, max_new_tokens=150).token_ids == expected
 
 
-@pytest.mark.parametrize("says", [np.nan, "likely", [1.0]])
+@pytest.mark.parametrize("says", [np.nan, "likely", [1.0], 2.0, True, -1])
 def test_a_policy_that_overlooks_no_log_probability_is_named(library, says):
     policy = Overlooks(says)
     with pytest.raises(PluginError, match=r"tree policy 'overlooks' .* overlooks"):
         decoder_of(policy, "ngram").generate(REPEATS, max_new_tokens=5)
+
+
+@pytest.mark.parametrize("says", [np.nan, "likely", np.array([-1.0, -2.0]), 3.0, torch.tensor(-1.0)])
+def test_a_drafter_whose_best_guess_is_no_log_probability_is_named(library, monkeypatch, says):
+    monkeypatch.setattr(NgramDrafter, "likeliest", lambda self, slot, tokens: says)
+    with pytest.raises(PluginError, match=r"drafter 'ngram' .* from likeliest; it must return a log-probability"):
+        decoder_of(Overlooks(-1.0), "ngram").generate(REPEATS, max_new_tokens=5)
 
 
 @pytest.mark.parametrize("error", [ValueError("no such text"), RuntimeError("none"), KeyboardInterrupt()])
