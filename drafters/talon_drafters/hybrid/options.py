@@ -64,19 +64,19 @@ class HybridSpec(DrafterSpec):
         of: the drafters, joined by `+`; options of each in brackets, separated by `;`, as in
             `of=eagle3[path=heads;layers=2+15+27]+ngram[max_match=8]`. "auto" is the one that would be chosen for the
             model; it is left out where it stands in the list already.
-        heard: from which share of the law at the root on look-ups take part in a tree, in [0, 1]; 0 always hears them.
         sure: from which probability of a looked up token on the models are not asked, in (0, 1]; 1 asks them always.
         least: where no model was asked or knows anything, the smallest probability of a token that is offered to the
             policy, in [0, 1].
+        heard: from which share of the law at the root on look-ups take part in a tree, in [0, 1]; 0 always hears them.
     """
 
     name = "hybrid"
     purpose = "several drafters"
     paper = "Talon (AAAI 2026)"
     of: str = "auto+ngram"
-    heard: float = attrs.field(default=0.4, validator=[ge(0), le(1)])
     sure: float = attrs.field(default=0.6, validator=[gt(0), le(1)])
     least: float = attrs.field(default=0.25, validator=[ge(0), le(1)])
+    heard: float = attrs.field(default=0.4, validator=[ge(0), le(1)])
     _built: tuple[DrafterSpec | None, ...] = attrs.field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
