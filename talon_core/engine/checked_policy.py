@@ -134,6 +134,11 @@ def _checked_source(policy: SourceChooser, sources: int) -> int | None:
     return None if given is None else int(given)
 
 
+def _says(policy: TreePolicy, method: str) -> bool:
+    """Whether a policy has a method of its own, in the place of that of `TreePolicy` which says that nobody knows."""
+    return getattr(type(policy), method, None) is not getattr(TreePolicy, method)
+
+
 def never_rests() -> int:
     """Nobody knows whether anything will be drafted in the next round."""
     return 0
@@ -146,8 +151,7 @@ def resting(policy: TreePolicy) -> Callable[[], int]:
         A function that is called where a tree is the root alone. It raises a PluginError that names the policy if what
         that says is none.
     """
-    known = getattr(type(policy), "rests", None) is TreePolicy.rests
-    return never_rests if known else partial(_checked_rests, policy)
+    return partial(_checked_rests, policy) if _says(policy, "rests") else never_rests
 
 
 def _checked_rests(policy: TreePolicy) -> int:
@@ -173,8 +177,7 @@ def overlooking(policy: TreePolicy) -> Callable[[], float | None]:
         A function that is called before a round. It raises a PluginError that names the policy if what that says is
         none.
     """
-    known = getattr(type(policy), "overlooks", None) is TreePolicy.overlooks
-    return never_overlooks if known else partial(_checked_overlooks, policy)
+    return partial(_checked_overlooks, policy) if _says(policy, "overlooks") else never_overlooks
 
 
 def _checked_overlooks(policy: TreePolicy) -> float | None:
@@ -200,8 +203,7 @@ def chaining(policy: TreePolicy) -> Callable[[], Chains | None]:
         A function that is called before a round. It raises a PluginError that names the policy if what that says is
         none.
     """
-    known = getattr(type(policy), "chains", None) is TreePolicy.chains
-    return no_chains if known else partial(_checked_chains, policy)
+    return partial(_checked_chains, policy) if _says(policy, "chains") else no_chains
 
 
 def _checked_chains(policy: TreePolicy) -> Chains | None:

@@ -58,6 +58,7 @@ class RoundParts:
         drafts_in_cache: as `Drafter.drafts_in_cache`.
         runs_on: whether the target may be told that rounds without a draft are to come.
         chains_on: whether the drafter may be told that trees to come are chains.
+        foretold: whether the drafter may tell how likely its best guess is, where no pass is run for it.
         sources: as `Drafter.sources`; the engine empties it where the policy does not choose among them.
 
     Raises:
@@ -81,6 +82,7 @@ class RoundParts:
         self.runs_on = target.runs_on and not beside
         with self.blaming("runs_on"):
             self.chains_on = self.runs_on and bool(drafter.runs_on)
+        self.foretold = self.runs_on and getattr(type(drafter), "likeliest", None) is not Drafter.likeliest
 
     def rows(self, rooms: Mapping[int, int]) -> int:
         """Rows of keys and values that target and drafter keep together where slots with so much room are open.
@@ -255,10 +257,10 @@ class Stages:
             for slot, one in self._sequences.items():
                 if one.resting:
                     one.resting -= 1
-                    alone[slot] = root_alone(one)
+                    alone[slot] = _root_alone(one)
                     continue
                 if self._overlooks(slot, one):
-                    alone[slot] = root_alone(one)
+                    alone[slot] = _root_alone(one)
                     continue
                 limits = one.limits(parts.target.vocab_size, max_depth)
                 if slot in layers:
@@ -339,12 +341,11 @@ class Stages:
         None where that is not known before policy and drafter are asked.
         """
         parts, root = self._parts, one.root
-        if not (self._is_alone() and one.ends_by_tokens and one.acceptor.foreseen and one.source is every_source):
+        if not (parts.foretold and self._is_alone() and one.source is every_source):
             return None
-        said = one.overlooks()
-        if said is None:
+        level = one.overlooks() if one.ends_by_tokens and one.acceptor.foreseen else None
+        if level is None:
             return None
-        level = said
 
         def overlooked(new: abc.Sequence[int]) -> bool:
             with parts.blaming("likeliest"):
@@ -425,7 +426,7 @@ def _overlooked_further(one: Sequence, overlooked: StillWanted, new: abc.Sequenc
     return too
 
 
-def root_alone(one: Sequence) -> Drafted:
+def _root_alone(one: Sequence) -> Drafted:
     """The tree of a round for which neither policy nor drafter is asked."""
     root = TokenTree.root(one.root)
     return Drafted(root, root, 0, ())

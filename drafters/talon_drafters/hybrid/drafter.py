@@ -226,12 +226,16 @@ class HybridDrafter(Drafter):
 
     def _hears(self, slot: int, new: Sequence[int]) -> bool:
         """Whether any look-up is heard in a tree that begins behind these new tokens of a text, or may be."""
-        text, heard = self._texts[slot], self._options.heard
-        if not heard or (new and not self._goes_on):
+        text = self._texts[slot]
+        if not self._options.heard or (new and not self._goes_on):
             return True
         frontier = Frontier(slot, chain_of([text.last, *new], np.zeros(len(new))), np.array([len(new)]), 1)
-        found = (retriever.look_up(frontier)[0] for retriever in self._retrievers)
-        return any(own and trust.beside(own, 0.5) >= heard for trust, own in zip(text.trust, found, strict=True))
+        return self._are_heard(text, [retriever.look_up(frontier)[0] for retriever in self._retrievers])
+
+    def _are_heard(self, text: _Text, found: Sequence[Mapping[int, float]]) -> bool:
+        """Whether any look-up is heard, by what each has found at a root."""
+        heard, known = self._options.heard, zip(text.trust, found, strict=True)
+        return not heard or any(own and trust.beside(own, 0.5) >= heard for trust, own in known)
 
     def _write(self, slot: int, tokens: IntArray) -> None:
         """The text goes on; before each token it is seen what look-ups would have said."""
@@ -263,14 +267,15 @@ class HybridDrafter(Drafter):
     def _looked_up(self, frontier: Frontier) -> list[Sequence[Mapping[int, float]]]:
         """What each look-up has found after each node; nothing where it is not heard, or another source is asked."""
         nothing: list[Mapping[int, float]] = [{}] * len(frontier.nodes)
-        text = self._texts[frontier.slot]
-        if len(frontier.tree) == 1:
-            alone = not self._models or frontier.source is not None
-            text.heard = alone or self._hears(frontier.slot, [])
-        return [
+        text, root = self._texts[frontier.slot], len(frontier.tree) == 1
+        text.heard = text.heard or root
+        found = [
             retriever.look_up(frontier) if text.heard and frontier.source in (None, source) else nothing
             for source, retriever in enumerate(self._retrievers, start=len(self._models))
         ]
+        if root and self._models and frontier.source is None:
+            text.heard = self._are_heard(text, [own for (own,) in found])
+        return found if text.heard else [nothing] * len(found)
 
     def _asked(self, frontier: Frontier, found: Sequence[Sequence[Mapping[int, float]]]) -> IntArray:
         """The places in a frontier of the nodes that the models are asked at."""

@@ -11,7 +11,8 @@ import torch
 from talon_core.runtime.host_draws import warps_of
 from talon_core.runtime.recording import ChainPass, ChainRecord, ChainRun, RanChains
 from talon_kernels.native import Library
-from talon_kernels.recorded.tape import CannotRecord, View
+from talon_kernels.recorded.tape import View
+from talon_kernels.recorded.wanted import walk_on
 
 if TYPE_CHECKING:
     from talon_kernels.recorded.recorder import Walked
@@ -130,7 +131,7 @@ def run_chains(library: Library, run: ChainRun) -> RanChains | None:
         *(width, twice // 2, vocabulary, None if ids is None else ids.ctypes.data, depth),
         *(joins.ctypes.data, goes_on.ctypes.data, stops.ctypes.data, len(stops), torch.get_num_threads()),
         *(
-            rounds if run.wanted is None else 1,
+            rounds,
             run.left,
             run.target.rows,
             run.first.rows,
@@ -142,28 +143,22 @@ def run_chains(library: Library, run: ChainRun) -> RanChains | None:
         *(kept_states.data_ptr(), seconds.ctypes.data, *drawing),
     )
 
-    def records_from(first: int) -> list[ChainRecord]:
-        """What became of the rounds from one on."""
-        part = slice(first, fields.done)
+    found: list[ChainRecord] = []
+
+    def walk(count: int) -> None:
+        fields.rounds = count
+        library.walk_chains(ctypes.addressof(fields))
+        part = slice(len(found), fields.done)
         drafted = kept[0][part, :, 0].long().numpy()
         drafted = drafted if ids is None else ids[drafted]
         told = zip(*(one.tolist() for one in (records[part], drafted, taken[part], seconds[part])), strict=True)
-        return [
+        found.extend(
             ChainRecord(own[0], own[1], chain[: own[2]], own[3], after, [*took[: own[1]], took[-1]])
             for own, chain, after, took in told
-        ]
+        )
 
-    found, new = list[ChainRecord](), list[int]()
-    while True:
-        try:
-            library.walk_chains(ctypes.addressof(fields))
-        except LookupError as error:
-            raise CannotRecord(str(error)) from error
-        found += records_from(len(found))
-        if run.wanted is None or len(found) < fields.rounds or len(found) == rounds or fields.left <= 1:
-            break
-        new += found[-1].emitted
-        if not run.wanted(new):
-            break
-        fields.rounds += 1
+    def brought(count: int) -> list[int]:
+        return found[-1].emitted if len(found) == count and fields.left > 1 else []
+
+    walk_on(walk, brought, rounds, run.wanted)
     return RanChains(found, *kept, kept_states)

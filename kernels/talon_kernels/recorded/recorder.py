@@ -30,6 +30,7 @@ from talon_kernels.recorded.plan import arrange, moved, set_waits
 from talon_kernels.recorded.screening import Screens
 from talon_kernels.recorded.steps import Op, Operand, Piece, Step, packed
 from talon_kernels.recorded.tape import CannotRecord, Found, Tape, View
+from talon_kernels.recorded.wanted import walk_on
 from talon_kernels.tree_attention.layout import NativeLayout
 
 T = TypeVar("T")
@@ -342,19 +343,15 @@ class Walked(RecordedPass[T]):
         where = self._counts_at, layout.numbers.ctypes.data, len(inputs.counts)
         own = ids.ctypes.data, positions.ctypes.data, found.best, last.ctypes.data, len(last)
         to = *found.at, done.ctypes.data, found.drawn
-        most, new = passes if wanted is None else 1, list[int]()
-        while True:
-            try:
-                self._library.walk_on(*program.at, *where, torch.get_num_threads(), most, *own, *to)
-            except LookupError as error:
-                raise CannotRecord(str(error)) from error
-            if wanted is None or done.item() < most or most == passes:
-                break
-            (token,) = found.tokens_of(most - 1)
-            new.append(token)
-            if token in ends or token == NO_TOKEN or not wanted(new):
-                break
-            most += 1
+
+        def walk(count: int) -> None:
+            self._library.walk_on(*program.at, *where, torch.get_num_threads(), count, *own, *to)
+
+        def brought(count: int) -> list[int]:
+            tokens = found.tokens_of(count - 1) if done.item() == count else []
+            return [] if {*tokens} & {*last.tolist()} else tokens
+
+        walk_on(walk, brought, passes, wanted)
         return found.done(done.item())
 
     @property
