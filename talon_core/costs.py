@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
-from math import exp, log, log2
+from math import exp, inf, log, log2
 
 import attrs
 import numpy as np
@@ -66,6 +66,10 @@ WAITING = 256
 
 HOPE = 0.5
 """By how many standard deviations less than expected a pass is said to take: what is hardly known is worth trying."""
+
+BEYOND = 2
+"""So many times the largest size that was measured a larger one is told of by the line: what is hardly known is tried
+in steps, so that none of them takes far longer than what was tried before."""
 
 
 class Costs(ABC):
@@ -260,21 +264,24 @@ class Line:
     The level wanders from pass to pass, as a machine is slower for a while: passes of two sizes are compared as far as
     they came close together. A rise is 0 where more nodes cost nothing, and 1 where twice as many cost twice as much.
     Before anything is measured, rises are `RISE`, with some tolerance, and neighbours alike; so what is known of one
-    octave tells of the next, and a size that was never measured is neither free nor out of reach. All of it is kept by
-    a Kalman filter, in which a pass counts the less, the further it is from what was expected (Huber).
+    octave tells of the next, and a size that was never measured is neither free nor out of reach. Beyond `beyond` times
+    the largest that was measured, twice as many cost twice as much. All of it is kept by a Kalman filter, in which a
+    pass counts the less, the further it is from what was expected (Huber).
 
     Passes are noted, and looked at when somebody asks: most policies never do.
 
     Args:
         rise: of an octave of which nothing is known.
+        beyond: as `BEYOND`.
     """
 
-    def __init__(self, rise: float = RISE) -> None:
+    def __init__(self, rise: float = RISE, beyond: float = BEYOND) -> None:
         self._mean = _mean(rise)  # of the level and the rises; never changed in place
         self._covariance = DOUBT.copy()
         self._noise = NOISE**2
         self._error = 0.0  # of the latest pass
         self._passes = 0
+        self._beyond, self._largest = beyond, 1
         self._waiting: deque[tuple[int, float]] = deque(maxlen=WAITING)
         self._logs: list[float] = []  # at the beginning of each octave and at the last one's end, once somebody asks
 
@@ -287,7 +294,7 @@ class Line:
         """A line for passes of another kind: their level is not known, and their rises may be a little different."""
         self._learn()
         other = Line()
-        other._mean, other._noise = self._mean, self._noise
+        other._mean, other._noise, other._largest = self._mean, self._noise, self._largest
         other._covariance[1:, 1:] = 0.5 * (self._covariance[1:, 1:] + TOLERANCE)
         return other
 
@@ -296,6 +303,7 @@ class Line:
         other = Line()
         other._mean, other._covariance = self._mean, self._covariance.copy()
         other._noise, other._error, other._passes = self._noise, self._error, self._passes
+        other._beyond, other._largest = self._beyond, self._largest
         other._waiting, other._logs = self._waiting.copy(), self._logs
         return other
 
@@ -325,6 +333,7 @@ class Line:
             share = 1.0 / min(self._passes + FIRST, LATEST)
             self._noise = max(self._noise * (1.0 + share * (min(surprise, FAR**2) / CLIPPED - 1.0)), QUIET**2)
         self._passes += 1
+        self._largest = max(self._largest, size)
         self._logs = []
 
     def at(self, size: int) -> float:
@@ -333,6 +342,12 @@ class Line:
             expected = ENDS @ np.append(self._mean[0], np.maximum(self._mean[1:], 0.0))
             doubt = np.sqrt(np.maximum(((ENDS @ self._covariance) * ENDS).sum(axis=1), 0.0))
             self._logs = np.maximum.accumulate(expected - HOPE * doubt).tolist()
+        known = self._beyond * self._largest
+        if size > known:
+            return max(self._on_line(size), self._on_line(known) * size / known)
+        return self._on_line(size)
+
+    def _on_line(self, size: float) -> float:
         octaves = log2(size)
         octave = min(int(octaves), OCTAVES - 1)
         start, end = self._logs[octave : octave + 2]
@@ -374,7 +389,7 @@ class MeasuredCosts(Costs):
         self._verified: dict[tuple[int, ...], Line] = {}  # by (batch, context)
         self._drafted: dict[tuple[int, ...], Line] = {}  # by (width,)
         self._by_source: dict[int, dict[tuple[int, ...], Line]] = {}  # likewise, of layers that one source drafted
-        self._caught_up = Line(READING)
+        self._caught_up = Line(READING, inf)
         self._overheads = Overheads()
 
     def verified(self, nodes: int, context: int, batch: int, seconds: float) -> None:
@@ -408,7 +423,7 @@ class MeasuredCosts(Costs):
         self._verified.clear()
         self._drafted.clear()
         self._by_source.clear()
-        self._caught_up = Line(READING)
+        self._caught_up = Line(READING, inf)
         self._overheads.clear()
 
     def snapshot(self) -> "MeasuredCosts":

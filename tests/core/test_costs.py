@@ -99,9 +99,31 @@ def test_what_was_measured_often_is_what_a_size_costs(seconds):
 @pytest.mark.parametrize("size", [1, 6, 100])
 def test_a_size_that_was_never_measured_is_neither_free_nor_out_of_reach(size):
     costs = verified(*[(size, 1.0)] * 9)
-    assert 1.05 < costs.verify(2 * size, 100) < costs.verify(16 * size, 100) < 8.0
+    assert 1.05 < costs.verify(2 * size, 100) < costs.verify(16 * size, 100) < 16.0
     if size > 1:
         assert 0.5 < costs.verify(size // 2, 100) < 0.95
+
+
+@pytest.mark.parametrize("seconds", [(1.0, 1.3), (1.0, 1.0)])
+def test_sizes_far_beyond_what_was_measured_are_taken_to_cost_as_many_times_more(seconds):
+    """Else the first tree that seems to pay is as large as it may be, and takes twenty times as long as expected."""
+    for costs in (verified(*[*zip((1, 2), seconds, strict=True)] * 40).verify, drafted((1, 1.0), (2, 1.0)).draft):
+        assert costs(4, 100) < 2.0
+        assert costs(64, 100) == pytest.approx(16 * costs(4, 100))
+        assert costs(6, 100) == pytest.approx(1.5 * costs(4, 100))
+
+
+@pytest.mark.parametrize("curve", [lambda nodes: 10.0, lambda nodes: 10.0 + 2.0 * nodes])
+def test_a_policy_comes_to_know_large_trees_in_steps(curve):
+    """None takes far longer than expected, and in a few rounds it is known whether they are free."""
+    costs, taken = verified((1, curve(1))), []
+    for _ in range(12):
+        told = np.array([costs.verify(nodes, 100) for nodes in range(1, 65)])
+        nodes = int((np.arange(1, 65) * 3.0 - told).argmax()) + 1  # each is worth more than it takes
+        taken.append((nodes, curve(nodes) / told[nodes - 1]))
+        costs.verified(nodes, 100, 1, curve(nodes))
+    assert max(ratio for _, ratio in taken) < 2.0
+    assert taken[-1][0] == 64
 
 
 def test_a_rise_goes_on_where_nothing_was_measured():
