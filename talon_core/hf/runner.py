@@ -331,11 +331,10 @@ class ModelRunner:
         if found is None:
             return None
         (features,) = found.rest  # of the roots, one after another
-        accepted = {}
-        for row, (slot, token) in enumerate(found.tokens.items()):
-            own = features[row : row + 1] if features is not None else None
-            accepted[slot] = Accepted(ROOT, token, own)
-        return accepted, found.passes
+        count = len(found.tokens)
+        own: Sequence[Tensor | None] = [features] * count if features is None or count == 1 else features.split(1)
+        both = zip(found.tokens.items(), own, strict=True)
+        return {slot: Accepted(ROOT, token, kept) for (slot, token), kept in both}, found.passes
 
     def chained(self, executor: Executor) -> ChainRounds | None:
         """As `NetworkTarget.chained`."""

@@ -126,6 +126,16 @@ def test_a_policy_comes_to_know_large_trees_in_steps(curve):
     assert taken[-1][0] == 64
 
 
+def test_many_passes_of_one_size_do_not_push_out_what_was_seen_of_others():
+    """As where plain decoding goes on for long, and nobody asks; and they are soon looked at."""
+    costs = verified((1, 1.0), (2, 1.5), (4, 2.0), *[(1, 1.0)] * 1000)
+    looked = verified((1, 1.0), (2, 1.5), (4, 2.0), *[(1, 1.0)] * 8)
+    assert costs.verify(4, 100) == looked.verify(4, 100)
+    assert costs.verify(4, 100) == pytest.approx(2.0, rel=0.15)
+    other = verified(*[(1, 9.0)] * 8, *[(1, 1.0)] * 8)
+    assert other.verify(1, 100) == verified(*[(1, 1.0)] * 8).verify(1, 100)  # the latest count
+
+
 def test_a_rise_goes_on_where_nothing_was_measured():
     free, dear = verified(*[(1, 1.0), (4, 1.0)] * 20), verified(*[(1, 1.0), (4, 4.0)] * 20)
     assert free.verify(8, 100) / free.verify(4, 100) < 1.25

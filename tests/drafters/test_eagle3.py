@@ -32,6 +32,7 @@ from talon_drafters.checkpoints.files import fingerprint, read_checkpoint
 from talon_drafters.eagle3.files import Eagle3Files
 from talon_drafters.eagle3.network import Eagle3Config, Eagle3Head
 from talon_drafters.eagle3.options import default_states
+from talon_drafters.heads import feature_drafter
 from talon_drafters.heads.feature_drafter import FeatureDrafter
 from talon_kernels.backends import ReferenceAttention
 from talon_kernels.native import load
@@ -649,6 +650,37 @@ def test_a_prompt_that_is_taken_over_whole_is_drafted_from_without_reading(slot,
         np.testing.assert_allclose(shared.ask(drafter, one.trees[0], slot=slot).law(0), expected, rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.parametrize("slot", [0, 2])
+def test_a_prompt_that_begins_as_one_that_was_drafted_for_is_read_from_where_it_differs(slot, shared, tmp_path):
+    """The target need not read the last token again that both have, as the drafter keeps its features."""
+    drafter = decoder_of(written_case(shared, tmp_path, CASES["native"])).drafter
+    text = np.array([5, 6, 7, 8, 9, 10, 11, 12])
+    other = np.array([5, 6, 7, 8, 4, 3, 2])
+    states, its = (shared.states_of(target_model(), ids, STATES) for ids in (text, other))
+    tree = TokenTree.root(2)
+    with drafter.session():
+        shared.start(drafter, other, its[:6], slot=1)
+        expected = shared.ask(drafter, tree, slot=1).law(0)
+        shared.start(drafter, text, states[:7])
+        shared.ask(drafter, TokenTree.root(12))
+        assert drafter.resume(slot, other, 60, 0, 4) == 4
+        drafter.read({slot: Part(4, 2, its[4:6])})
+        np.testing.assert_allclose(shared.ask(drafter, tree, slot=slot).law(0), expected, rtol=1e-5, atol=1e-8)
+        assert drafter.resume(3, other, 60, slot, 5) == 5  # of what has come since as well
+
+
+def test_features_of_the_beginning_alone_are_kept(shared, tmp_path, monkeypatch):
+    monkeypatch.setattr(feature_drafter, "SHARED", 3)
+    drafter = decoder_of(written_case(shared, tmp_path, CASES["native"])).drafter
+    text = np.array([5, 6, 7, 8, 9, 10, 11, 12])
+    states = shared.states_of(target_model(), text, STATES)
+    with drafter.session():
+        shared.start(drafter, text, states[:7])
+        shared.ask(drafter, TokenTree.root(12))
+        for length, told in ((5, 4), (4, 3), (3, 3), (2, 2), (1, 1)):
+            assert drafter.resume(1, text[:6], 60, 0, length) == told
+
+
 def test_a_longer_prompt_than_one_that_is_taken_over_is_read_from_its_end_on(shared, tmp_path):
     drafter = decoder_of(written_case(shared, tmp_path, CASES["native"])).drafter
     text = np.array([5, 6, 7, 8, 9, 10, 11, 12])
@@ -660,7 +692,7 @@ def test_a_longer_prompt_than_one_that_is_taken_over_is_read_from_its_end_on(sha
         assert drafter.resume(2, text[:7], 60, 0, 4) == 4
         drafter.read({2: Part(4, 2, states[4:6])})
         np.testing.assert_allclose(shared.ask(drafter, tree, slot=2).law(0), expected, rtol=1e-5, atol=1e-8)
-        assert drafter.resume(0, text[:7], 60, 2, 4) == 3  # the state at the fourth token is not there any more
+        assert drafter.resume(0, text[:7], 60, 2, 4) == 4  # the features at the fourth token are kept
 
 
 def test_a_second_answer_to_a_prompt_begins_without_reading_it(shared, tmp_path, monkeypatch):

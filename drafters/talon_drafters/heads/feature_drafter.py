@@ -29,6 +29,10 @@ from talon_drafters.heads.layers import Attend, FeatureHead
 KEPT_BYTES = 1 << 28
 """Of the target's features that wait, of all slots together: where they are more, they are read though nobody asks."""
 
+SHARED = 128
+"""Tokens at the beginning of a text whose features are kept. A text that begins alike, as those of one chat template,
+needs those of the last token that both have; without them the target reads it again, a little part of long prompts."""
+
 
 class _Slot(StagedSlot):
     """One slot: what is staged, and where its states are.
@@ -43,6 +47,7 @@ class _Slot(StagedSlot):
             node.
         read: how many tokens of the prompt the target has read.
         last_read: the features of the last of them, as `features` has them.
+        beginning: the features of the first tokens, at most `SHARED`, shape `(tokens, features)`; None before reading.
         answered: frontiers of the round whose answers were ready, as its passes were run ahead.
         came: whether all layers of the round were taken at once that was run ahead.
         asked_width: candidates that are wanted in rounds that are run ahead.
@@ -56,6 +61,7 @@ class _Slot(StagedSlot):
         self.places: list[int] = []
         self.read = 0
         self.last_read: list[Tensor] = []
+        self.beginning: Tensor | None = None
         self.answered: list[Frontier] = []
         self.came = False
         self.asked_width = 1
@@ -65,6 +71,22 @@ class _Slot(StagedSlot):
         super().restart(pending)
         self.answered, self.came = [], False
         self._fresh = True
+
+    def begins(self, features: Tensor, start: int) -> None:
+        """Note the features of tokens of the text from one on, as far as those before them are known."""
+        known = 0 if self.beginning is None else len(self.beginning)
+        if start == known < SHARED:
+            new = features[: SHARED - start]
+            new = new if len(new) == len(features) else new.clone()  # so that the others can be freed
+            self.beginning = new if self.beginning is None else torch.cat([self.beginning, new])
+
+    def last_of(self, length: int) -> list[Tensor]:
+        """The features of the last of so many tokens, if they are known still, as `features` has them."""
+        if self.read == length:
+            return self.last_read
+        if self.beginning is None or length > len(self.beginning):
+            return []
+        return [self.beginning[length - 1 : length]]
 
     def sources(self, count: int) -> IntArray:
         """Where the states are, or the features, that the head reads at the last `count` staged nodes."""
@@ -152,16 +174,15 @@ class FeatureDrafter(Drafter):
         # a pair belongs to what is shared if its second token does
         pairs = self._cache.resume(slot, room + SPARE_ROWS, source, max(length - 1, 0))
         own = self._slots[slot] = _Slot(prompt)
-        if before.read == length and pairs == length - 1:
-            features = before.last_read
-        elif pairs == first and before.features:
+        features = before.last_of(length) if pairs == length - 1 else []
+        if not features and pairs == first and before.features:
             features = [torch.cat(before.features)[: length - first]]
-        else:
-            return pairs
         told = pairs + sum([len(one) for one in features])
-        own.restart(prompt[pairs + 1 : told + 1].tolist())
-        own.read, own.features, own.unread = told, [*features], True
-        own.last_read = [one[-1:] for one in features[-1:]]
+        own.beginning = None if before.beginning is None else before.beginning[:told]
+        if features:
+            own.restart(prompt[pairs + 1 : told + 1].tolist())
+            own.read, own.features, own.unread = told, [*features], True
+            own.last_read = [one[-1:] for one in features[-1:]]
         return told
 
     def rows(self, rooms: Mapping[int, int]) -> int:
@@ -181,6 +202,7 @@ class FeatureDrafter(Drafter):
             own.read = part.end
             if part.count:
                 own.unread, own.last_read = True, [part.features[-1:].clone()]
+                own.begins(part.features, part.start)
         self._bound({slot: part.features for slot, part in parts.items()})
 
     def _bound(self, told: Mapping[int, Tensor | None]) -> None:
@@ -190,7 +212,7 @@ class FeatureDrafter(Drafter):
             told: by slot the newest features.
         """
         pairs = sum([len(own.pending) for own in self._slots.values()])
-        bytes_each = max([one[:1].nbytes for one in told.values() if one is not None], default=0)
+        bytes_each = max([one.shape[1] * one.element_size() for one in told.values() if one is not None], default=0)
         if pairs * bytes_each > KEPT_BYTES:
             self._catch_up([slot for slot in told if self._slots[slot].waits_long])
 
@@ -376,7 +398,8 @@ class FeatureDrafter(Drafter):
         for slot, one in committed.items():
             own = self._slots[slot]
             assert one.features is not None
-            features = one.features if len(one.features) == len(one.tokens) else one.features[: len(one.tokens)]
+            new = len(one.tokens)
+            features = one.features if one.features.shape[0] == new else one.features[:new]  # `len` takes far longer
             if own.answered or own.came:  # what was run ahead stands in the cache
                 self._cache.committed({slot: len(own.pending)})
                 own.restart(one.tokens.tolist())

@@ -206,11 +206,13 @@ class _Further(FurtherPasses):
         self._starts = np.array([one.data_ptr() for one in tensors], dtype=np.uint64)
         self._sizes = np.array([one.nbytes // 4 for one in tensors])
         self._kept = torch.empty((passes if self.in_rows else 0, int(self._sizes.sum())), dtype=torch.float32)
+        self._made: list[dict[View, Tensor]] = []  # of each pass, once somebody asks
         self.at = self._starts.ctypes.data, self._sizes.ctypes.data, len(tensors), self._kept.data_ptr()
 
     def done(self, passes: int) -> _Further:
         """The same, when so many passes were done."""
         self.tokens = self._found(slice(passes))
+        self._made = []
         return self
 
     def tokens_of(self, which: int) -> list[int]:
@@ -226,17 +228,21 @@ class _Further(FurtherPasses):
         return found
 
     def rest(self, which: int) -> tuple[Any, ...]:
-        pieces = torch.split(self._kept[which], self._sizes.tolist())
-        places = dict(zip(self._views, zip(pieces, self._shapes, strict=True), strict=True))
-
-        def real(value: Any) -> Any:
-            if not isinstance(value, View):
-                return value
-            piece, shape = places[value]
-            return (piece.view(torch.int64) if value.whole else piece).view(shape)
-
-        found: tuple[Any, ...] = filled(self._rest, real)
+        if not self._made:
+            self._made = self._of_each()
+        made = self._made[which]
+        found: tuple[Any, ...] = filled(self._rest, lambda value: made[value] if isinstance(value, View) else value)
         return found
+
+    def _of_each(self) -> list[dict[View, Tensor]]:
+        """What was made in each pass, taken apart for all of them at once, as making a tensor takes long."""
+        passes = len(self.tokens)
+        each: list[dict[View, Tensor]] = [{} for _ in range(passes)]
+        pieces = torch.split(self._kept[:passes], self._sizes.tolist(), dim=1)
+        for view, piece, shape in zip(self._views, pieces, self._shapes, strict=True):
+            for made, one in zip(each, piece.view(torch.int64) if view.whole else piece, strict=True):
+                made[view] = one.view(shape)
+        return each
 
 
 class Walked(RecordedPass[T]):
