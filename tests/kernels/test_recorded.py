@@ -21,7 +21,7 @@ from talon_kernels.recorded import screening
 from talon_kernels.recorded.plan import arrange, set_waits
 from talon_kernels.recorded.recorder import NativeRecorder, Walked
 from talon_kernels.recorded.steps import Op, Operand, Step
-from talon_kernels.recorded.tape import Tape
+from talon_kernels.recorded.tape import CannotRecord, Tape
 from talon_tests.tiny_models import ARCHITECTURES, tiny_model
 
 HEADS = {"head_dim": 32}
@@ -192,6 +192,26 @@ def test_a_longer_text_has_other_buffers_and_more_positions(library):
         decoder.generate(PROMPT[:5], max_new_tokens=length)
         decoder.generate(PROMPT * 3, max_new_tokens=length)
     assert passes_of(decoder.target.runner.executor) >= 20
+
+
+@pytest.mark.parametrize("known", [10**6, 160])
+def test_texts_that_are_ever_longer_have_the_angles_of_positions_made_seldom(library, monkeypatch, known):
+    """Also where a model knows fewer positions than twice as many as before."""
+    reached, make = [], Walked._make_tables
+
+    def made_as_far_as_known(self, positions):
+        if positions > known:
+            raise CannotRecord(f"positions up to {positions} are too far")
+        make(self, positions)
+        reached.append(positions)
+
+    monkeypatch.setattr(Walked, "_make_tables", made_as_far_as_known)
+    decoder = made()
+    for length in range(8, 140, 6):
+        decoder.generate(np.arange(length) % 50, max_new_tokens=8)
+    assert passes_of(decoder.target.runner.executor) >= 20
+    assert 140 < max(reached) <= known
+    assert len(reached) <= 12  # of each kind of pass; twice as many texts came
 
 
 @pytest.mark.parametrize("how", ["in place", "another tensor", "through data"])

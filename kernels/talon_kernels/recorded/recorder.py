@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -442,14 +443,20 @@ class Walked(RecordedPass[T]):
         if used + further > self._known:  # there are no more positions than rows
             positions = int(inputs.positions.max()) + 1 + further
             if positions > self._known:
-                try:
-                    self._make_tables(max(positions, self._cache.capacity))
-                except CannotRecord:  # the model may know fewer positions than there is room for
-                    self._make_tables(positions)
+                self._reach(positions)
         if program.positions != self._known:
             for piece, table in self._tables.items():
                 program.memory[piece] = table.data_ptr()
             program.positions = self._known
+
+    def _reach(self, positions: int) -> None:
+        """Have the angles of so many positions, and of others behind them, so that they are seldom made anew."""
+        for more in (2 * self._known, self._known * 5 // 4, self._cache.capacity):
+            if more > positions:
+                with suppress(CannotRecord):  # the model may know fewer
+                    self._make_tables(more)
+                    return
+        self._make_tables(positions)
 
     def _make_tables(self, positions: int) -> None:
         """Compute what follows from positions alone, for all of them; the tape's operations again, some at a time."""
