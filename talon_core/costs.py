@@ -62,18 +62,18 @@ ENDS = np.tri(1 + OCTAVES, dtype=np.float64) * [1.0, *[LOG_2] * OCTAVES]
 """What of the level and the rises is in a pass at the beginning of each octave, and at the last one's end."""
 
 WAITING = 256
-"""Passes that wait until somebody asks, at most; of more the latest count."""
+"""Passes that wait until somebody asks, at most; of more the latest count, see `ALIKE` as well."""
 
-ALIKE = 8
-"""Of passes of one size that follow each other and wait, the latest that are looked at: more tell little more, and
-looking at one takes about a five-hundredth of a pass of a small model."""
+ALIKE = 16
+"""Of passes of one size that follow each other and wait, the latest that are looked at. More tell of the noise alone,
+and looking at one takes about a five-hundredth of a pass of a small model."""
 
 HOPE = 0.5
 """By how many standard deviations less than expected a pass is said to take: what is hardly known is worth trying."""
 
 BEYOND = 2
-"""So many times the largest size that was measured a larger one is told of by the line: what is hardly known is tried
-in steps, so that none of them takes far longer than what was tried before."""
+"""Up to so many times the largest size that was measured, a size is told of by the line: what is hardly known is tried
+in steps, so that none takes far longer than what was tried before."""
 
 
 class Costs(ABC):
@@ -272,7 +272,8 @@ class Line:
     the largest that was measured, twice as many cost twice as much. All of it is kept by a Kalman filter, in which a
     pass counts the less, the further it is from what was expected (Huber).
 
-    Passes are noted, and looked at when somebody asks: most policies never do.
+    Passes are noted, and looked at when somebody asks: most policies never do. Of many of one size in a row the latest
+    are; so those before and behind count as closer than they came.
 
     Args:
         rise: of an octave of which nothing is known.
@@ -298,7 +299,7 @@ class Line:
     def beside(self) -> "Line":
         """A line for passes of another kind: their level is not known, and their rises may be a little different."""
         self._learn()
-        other = Line()
+        other = Line(beyond=self._beyond)
         other._mean, other._noise, other._largest = self._mean, self._noise, self._largest
         other._covariance[1:, 1:] = 0.5 * (self._covariance[1:, 1:] + TOLERANCE)
         return other
@@ -345,15 +346,21 @@ class Line:
         self._largest = max(self._largest, size)
         self._logs = []
 
-    def at(self, size: int) -> float:
+    def at(self, size: int, known: int = 1) -> float:
+        """Seconds of a size.
+
+        Args:
+            size: at least 1.
+            known: up to this size it is as if it had been measured.
+        """
         self._learn()
         if not self._logs:
             expected = ENDS @ np.append(self._mean[0], np.maximum(self._mean[1:], 0.0))
             doubt = np.sqrt(np.maximum(((ENDS @ self._covariance) * ENDS).sum(axis=1), 0.0))
             self._logs = np.maximum.accumulate(expected - HOPE * doubt).tolist()
-        known = self._beyond * self._largest
-        if size > known:
-            return max(self._on_line(size), self._on_line(known) * size / known)
+        last = self._beyond * max(self._largest, known)
+        if size > last:
+            return max(self._on_line(size), self._on_line(last) * size / last)
         return self._on_line(size)
 
     def _on_line(self, size: float) -> float:
@@ -398,7 +405,7 @@ class MeasuredCosts(Costs):
         self._verified: dict[tuple[int, ...], Line] = {}  # by (batch, context)
         self._drafted: dict[tuple[int, ...], Line] = {}  # by (width,)
         self._by_source: dict[int, dict[tuple[int, ...], Line]] = {}  # likewise, of layers that one source drafted
-        self._caught_up = Line(READING, inf)
+        self._caught_up = _reading()
         self._overheads = Overheads()
 
     def verified(self, nodes: int, context: int, batch: int, seconds: float) -> None:
@@ -432,7 +439,7 @@ class MeasuredCosts(Costs):
         self._verified.clear()
         self._drafted.clear()
         self._by_source.clear()
-        self._caught_up = Line(READING, inf)
+        self._caught_up = _reading()
         self._overheads.clear()
 
     def snapshot(self) -> "MeasuredCosts":
@@ -448,7 +455,7 @@ class MeasuredCosts(Costs):
 
     def verify(self, nodes: int, context: int, batch: int = 1) -> float | None:
         line = _nearest(self._verified, (_power(batch), _power(context)))
-        return None if line is None else line.at(nodes)
+        return None if line is None else line.at(nodes, batch)  # a batch has as many roots
 
     def draft(self, rows: int, width: int) -> float | None:
         return _at(self._drafted, rows, width)
@@ -502,6 +509,11 @@ class OfSource(Costs):
 
     def snapshot(self) -> Costs:
         return self.measured.snapshot().of_source(self.source)
+
+
+def _reading() -> Line:
+    """Of reading many tokens at once: nobody chooses how many these are, so that there is nothing to try in steps."""
+    return Line(READING, inf)
 
 
 def _at(lines: dict[tuple[int, ...], Line], rows: int, width: int) -> float | None:

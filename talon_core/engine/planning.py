@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 import attrs
@@ -95,7 +96,7 @@ class Known:
         drafts: there have been.
         accepted: drafted tokens of the latest rounds that were.
         expected: of them, by the drafter's probabilities.
-        layer: seconds of a layer of drafting, by sequences that take part.
+        layer: seconds of a layer of drafting, by sequences that take part; these may be many at once.
         waited: rounds since all drafted.
         wait: such rounds before all draft again.
         batch: the power of two that the sequences of the latest round reached.
@@ -106,7 +107,7 @@ class Known:
     drafts: int = 0
     accepted: float = 1.0
     expected: float = 1.0
-    layer: Line = attrs.field(factory=Line)
+    layer: Line = attrs.field(factory=partial(Line, beyond=math.inf))
     waited: int = 0
     wait: int = WAITS[0]
     batch: int = 0

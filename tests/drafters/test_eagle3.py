@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from functools import cache
+from itertools import accumulate
 
 import attrs
 import numpy as np
@@ -667,18 +668,38 @@ def test_a_prompt_that_begins_as_one_that_was_drafted_for_is_read_from_where_it_
         drafter.read({slot: Part(4, 2, its[4:6])})
         np.testing.assert_allclose(shared.ask(drafter, tree, slot=slot).law(0), expected, rtol=1e-5, atol=1e-8)
         assert drafter.resume(3, other, 60, slot, 5) == 5  # of what has come since as well
+        drafter.read({3: Part(5, 1, its[5:6])})
+        np.testing.assert_allclose(shared.ask(drafter, tree, slot=3).law(0), expected, rtol=1e-5, atol=1e-8)
 
 
-def test_features_of_the_beginning_alone_are_kept(shared, tmp_path, monkeypatch):
-    monkeypatch.setattr(feature_drafter, "SHARED", 3)
+@pytest.mark.parametrize("bound", ["BEGINNING", "BEGINNING_BYTES"])
+@pytest.mark.parametrize("parts", [[7], [2, 2, 3], [1, 6]])
+def test_features_of_the_beginning_alone_are_kept(bound, parts, shared, tmp_path, monkeypatch):
+    drafter = decoder_of(written_case(shared, tmp_path, CASES["native"])).drafter
+    text = np.array([5, 6, 7, 8, 9, 10, 11, 12])
+    states = shared.states_of(target_model(), text, STATES)
+    monkeypatch.setattr(feature_drafter, bound, 3 if bound == "BEGINNING" else 4 * states[0].nbytes - 1)
+    with drafter.session():
+        drafter.open(0, text, 60)
+        for end, count in zip(accumulate(parts), parts, strict=True):
+            drafter.read({0: Part(end - count, count, states[end - count : end])})
+        shared.ask(drafter, TokenTree.root(12))
+        for length, told in ((5, 4), (4, 3), (3, 3), (2, 2), (1, 1)):
+            assert drafter.resume(1, text[:6], 60, 0, length) == told
+
+
+def test_features_behind_others_that_nobody_knows_are_not_kept_as_the_beginning(shared, tmp_path):
     drafter = decoder_of(written_case(shared, tmp_path, CASES["native"])).drafter
     text = np.array([5, 6, 7, 8, 9, 10, 11, 12])
     states = shared.states_of(target_model(), text, STATES)
     with drafter.session():
         shared.start(drafter, text, states[:7])
         shared.ask(drafter, TokenTree.root(12))
-        for length, told in ((5, 4), (4, 3), (3, 3), (2, 2), (1, 1)):
-            assert drafter.resume(1, text[:6], 60, 0, length) == told
+        drafter._slots[0].beginning = None  # as of a text that was resumed where they were not known
+        assert drafter.resume(1, text, 60, 0, 4) == 3
+        drafter.read({1: Part(3, 4, states[3:7])})
+        shared.ask(drafter, TokenTree.root(12), slot=1)
+        assert drafter.resume(2, text[:6], 60, 1, 4) == 3
 
 
 def test_a_longer_prompt_than_one_that_is_taken_over_is_read_from_its_end_on(shared, tmp_path):

@@ -29,9 +29,9 @@ from talon_drafters.heads.layers import Attend, FeatureHead
 KEPT_BYTES = 1 << 28
 """Of the target's features that wait, of all slots together: where they are more, they are read though nobody asks."""
 
-SHARED = 128
-"""Tokens at the beginning of a text whose features are kept. A text that begins alike, as those of one chat template,
-needs those of the last token that both have; without them the target reads it again, a little part of long prompts."""
+BEGINNING, BEGINNING_BYTES = 128, 1 << 20
+"""Tokens at the beginning of a text whose features are kept, at most, and bytes of these. A text that begins alike, as
+those of one chat template, needs those of the last token that both have; without them the target reads it again."""
 
 
 class _Slot(StagedSlot):
@@ -47,7 +47,7 @@ class _Slot(StagedSlot):
             node.
         read: how many tokens of the prompt the target has read.
         last_read: the features of the last of them, as `features` has them.
-        beginning: the features of the first tokens, at most `SHARED`, shape `(tokens, features)`; None before reading.
+        beginning: the features of the first tokens, see `BEGINNING`, shape `(tokens, features)`; None before reading.
         answered: frontiers of the round whose answers were ready, as its passes were run ahead.
         came: whether all layers of the round were taken at once that was run ahead.
         asked_width: candidates that are wanted in rounds that are run ahead.
@@ -72,16 +72,19 @@ class _Slot(StagedSlot):
         self.answered, self.came = [], False
         self._fresh = True
 
-    def begins(self, features: Tensor, start: int) -> None:
-        """Note the features of tokens of the text from one on, as far as those before them are known."""
+    def keep_beginning(self, features: Tensor, start: int) -> None:
+        """Keep the features of tokens of the text from one on, where they belong to its beginning."""
         known = 0 if self.beginning is None else len(self.beginning)
-        if start == known < SHARED:
-            new = features[: SHARED - start]
-            new = new if len(new) == len(features) else new.clone()  # so that the others can be freed
+        most = min(BEGINNING, BEGINNING_BYTES // max(features.shape[1] * features.element_size(), 1))
+        if start == known < most:
+            new = features[: most - start].clone()  # so that what they are a part of can be freed
             self.beginning = new if self.beginning is None else torch.cat([self.beginning, new])
 
     def last_of(self, length: int) -> list[Tensor]:
-        """The features of the last of so many tokens, if they are known still, as `features` has them."""
+        """The features of the last of so many tokens, if they are known still, as `features` has them.
+
+        They are of the last one that was read, also in a long text, and of each at its beginning.
+        """
         if self.read == length:
             return self.last_read
         if self.beginning is None or length > len(self.beginning):
@@ -202,7 +205,7 @@ class FeatureDrafter(Drafter):
             own.read = part.end
             if part.count:
                 own.unread, own.last_read = True, [part.features[-1:].clone()]
-                own.begins(part.features, part.start)
+                own.keep_beginning(part.features, part.start)
         self._bound({slot: part.features for slot, part in parts.items()})
 
     def _bound(self, told: Mapping[int, Tensor | None]) -> None:

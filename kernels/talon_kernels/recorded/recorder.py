@@ -213,7 +213,6 @@ class _Further(FurtherPasses):
     def done(self, passes: int) -> _Further:
         """The same, when so many passes were done."""
         self.tokens = self._found(slice(passes))
-        self._made = []
         return self
 
     def tokens_of(self, which: int) -> list[int]:
@@ -239,8 +238,13 @@ class _Further(FurtherPasses):
         """What was made in each pass, taken apart for all of them at once, as making a tensor takes long."""
         passes = len(self.tokens)
         each: list[dict[View, Tensor]] = [{} for _ in range(passes)]
+        wanted = {one for one in tree_leaves(self._rest) if isinstance(one, View)}
+        if not wanted:
+            return each
         pieces = torch.split(self._kept[:passes], self._sizes.tolist(), dim=1)
         for view, piece, shape in zip(self._views, pieces, self._shapes, strict=True):
+            if view not in wanted:  # the tokens
+                continue
             for made, one in zip(each, piece.view(torch.int64) if view.whole else piece, strict=True):
                 made[view] = one.view(shape)
         return each
