@@ -393,7 +393,8 @@ def test_a_long_path_leaves_room_for_what_is_said_of_the_model(talon, model, mon
     rows = talon("doctor", "--model", str(path)).out.splitlines()
     assert any(row.rstrip().endswith(" float32") for row in rows)
     assert max(map(len, rows)) <= 80
-    assert "".join(row[:36].strip() for row in rows).count(f"{path}: dtype") == 1
+    named = "".join(row[:36].strip() for row in rows).replace(" ", "")  # a row may end between two words
+    assert named.count(f"{path}:dtype") == 1
 
 
 def test_what_is_not_known_of_a_model_has_no_row(talon, model, monkeypatch):
