@@ -277,7 +277,7 @@ class Line:
 
     Args:
         rise: of an octave of which nothing is known.
-        beyond: as `BEYOND`.
+        beyond: as `BEYOND`; infinity where nobody chooses among sizes.
     """
 
     def __init__(self, rise: float = RISE, beyond: float = BEYOND) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -207,7 +208,6 @@ class _Further(FurtherPasses):
         self._starts = np.array([one.data_ptr() for one in tensors], dtype=np.uint64)
         self._sizes = np.array([one.nbytes // 4 for one in tensors])
         self._kept = torch.empty((passes if self.in_rows else 0, int(self._sizes.sum())), dtype=torch.float32)
-        self._made: list[dict[View, Tensor]] = []  # of each pass, once somebody asks
         self.at = self._starts.ctypes.data, self._sizes.ctypes.data, len(tensors), self._kept.data_ptr()
 
     def done(self, passes: int) -> _Further:
@@ -228,13 +228,12 @@ class _Further(FurtherPasses):
         return found
 
     def rest(self, which: int) -> tuple[Any, ...]:
-        if not self._made:
-            self._made = self._of_each()
         made = self._made[which]
         found: tuple[Any, ...] = filled(self._rest, lambda value: made[value] if isinstance(value, View) else value)
         return found
 
-    def _of_each(self) -> list[dict[View, Tensor]]:
+    @cached_property
+    def _made(self) -> list[dict[View, Tensor]]:
         """What was made in each pass, taken apart for all of them at once, as making a tensor takes long."""
         passes = len(self.tokens)
         each: list[dict[View, Tensor]] = [{} for _ in range(passes)]
