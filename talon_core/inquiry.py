@@ -29,7 +29,8 @@ class Inquiry:
 class Inquirer(Drafter):
     """A drafter that has nodes of its own run in the pass of the target that verifies its tree.
 
-    When the tree of a round is finished, `inquire` is called once for its slot. The nodes that it adds attend to the
+    When the tree of a round is finished, `inquire` is called once for its slot, unless nobody has asked for a layer of
+    it: then the policy drafts nothing, and the pass has the root alone. The nodes that it adds attend to the
     committed text, to their ancestors and to themselves, as all nodes do. No rule sees them and none is accepted, so
     the output stays what it is with any rule and any kind of tree. `Committed.answers` has what the target said.
 

@@ -1,13 +1,16 @@
 """TALON's confidence-aware tree."""
 
 import math
+from sys import maxsize
 
 import attrs
 import numpy as np
 from attrs.validators import ge, gt, le, lt
 
+from talon_core.chains import Chains
 from talon_core.forest import Count, Level
 from talon_core.searching import searched
+from talon_core.tree import FloatArray
 from talon_strategies.gate import relative_gate
 from talon_strategies.options import number, whole_number
 from talon_strategies.pooled import Pool, PooledLayers
@@ -40,9 +43,20 @@ class Talon(PooledLayers):
     mu: float = attrs.field(default=0.03, validator=[number, gt(0), le(1)], metadata=searched(0.01, 0.6, log=True))
     least: float = attrs.field(default=0.0, validator=[number, ge(0), lt(1)], metadata=searched(0.0, 0.4))
 
+    @property
+    def floor(self) -> float:
+        """The natural logarithm of `least`."""
+        return math.log(self.least) if self.least else -math.inf
+
+    def chains(self) -> Chains | None:
+        """Of two nodes a tree is a chain of one token; larger ones may have branches."""
+        return Chains(maxsize, 1, (self.floor,), (math.inf,)) if self.budget == 2 else None
+
+    def chain_came(self, logp: FloatArray, nodes: int) -> None:
+        """Nothing is to be learnt of it."""
+
     def cut(self, layer: int, nodes: Count, pool: Pool) -> tuple[Count, Level]:
         room = self.budget - nodes
-        floor = math.log(self.least) if self.least else -math.inf
         if layer == 0:
-            return np.minimum(self.top_k, room), floor
-        return room, np.maximum(relative_gate(pool.highest(), self.mu), floor)
+            return np.minimum(self.top_k, room), self.floor
+        return room, np.maximum(relative_gate(pool.highest(), self.mu), self.floor)

@@ -441,9 +441,9 @@ class TalonCost(CostAware, ForestLearner):
             self.learn(round_)
             for own, brought in learnt.layers:
                 learnt.following.learn(own, brought)
-        self.went(len(round_.tokens), nodes, expected, round_.accepted)
+        self.went(len(round_.tokens), nodes, expected, round_.accepted, round_.inquired)
 
-    def went(self, new: int, nodes: int, expected: float, accepted: int = 0) -> None:
+    def went(self, new: int, nodes: int, expected: float, accepted: int = 0, beside: int = 0) -> None:
         """Take note of what a round has brought and taken.
 
         Args:
@@ -451,8 +451,9 @@ class TalonCost(CostAware, ForestLearner):
             nodes: of the tree that was verified.
             expected: tokens of it, where a draft was made.
             accepted: drafted tokens that were, where the tree was one of the chains.
+            beside: nodes that the drafter has added to the tree, which take time as its own do.
         """
-        passes = self.spent(new, nodes)
+        passes = self.spent(new, nodes + beside)
         if passes is None:
             return
         learnt = self.learnt
@@ -464,7 +465,12 @@ class TalonCost(CostAware, ForestLearner):
             learnt.width = self.looked_at()
 
     def spent(self, new: int, nodes: int) -> float | None:
-        """Book a round; what it took, in passes of plain decoding, if it had a draft. Arguments as for `went`."""
+        """Book a round; what it took, in passes of plain decoding, if it had a draft.
+
+        Args:
+            new: tokens that it has emitted.
+            nodes: of the pass.
+        """
         learnt, known = self.learnt, self.known
         learnt.wanted = None
         asked, learnt.asked = learnt.asked, 0.0
@@ -474,7 +480,8 @@ class TalonCost(CostAware, ForestLearner):
             learnt.left = max(learnt.left - 1, 0)
             learnt.paid(new, 1.0 + (asked + read) / known.plain)
             return None
-        passes = (known.drafting[-1] + known.verifying.item(nodes - 1)) / known.plain
+        verifying = known.verifying.item(min(nodes, len(known.verifying)) - 1)
+        passes = (known.drafting[-1] + verifying) / known.plain
         learnt.paid(new, passes + read / known.plain)
         known.drafting = []
         return passes

@@ -87,6 +87,8 @@ class Inquiries:
     ) -> dict[int, Asked]:
         """What is asked beside each tree, of the slots where something is.
 
+        Nothing is where nobody has asked the drafter for the tree: a policy that wants no draft wants no such rows either.
+
         Args:
             drafted: what was drafted, with the trees as they will be verified, by slot.
             sequences: what is decoded, by slot.
@@ -121,7 +123,7 @@ class DrafterInquiries(Inquiries):
     ) -> dict[int, Asked]:
         asked = {}
         for slot, one in drafted.items():
-            if slot not in faults:
+            if slot not in faults and one.is_wanted:
                 with faults.of([slot]), spans.of("draft", [slot], "inquiry"):
                     deepest = sequences[slot].deepest
                     asking = self._drafter, self._named, self.most_added

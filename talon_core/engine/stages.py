@@ -272,7 +272,7 @@ class Stages:
         parts.preparations.drafting(wanted)
         drafted = draft_trees(wanted, parts.offers, self._faults, self._measured, self._clock)
         for slot, tree in drafted.items():
-            if any(span.work == "layer" for span in tree.spans):
+            if tree.was_asked_for:
                 self._sequences[slot].drafted_at = self._sequences[slot].length
         return drafted | alone
 

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from talon_core import Committed, Drafter, Engine, Inquirer, Inquiry, PluginError, Request, TableTarget, TokenTree
+from talon_core.candidates import Candidates
 from talon_core.certify.exact import Given, ancestral_law, distance, emitted_law
 from talon_core.decoding.decoder import Decoder
+from talon_core.drafter import Proposed
 from talon_core.engine.inquiries import Asked, answered
 from talon_core.hf.target import HFTarget
 from talon_core.rounds import Round
@@ -93,7 +95,9 @@ def test_the_answers_are_the_targets_best_tokens_and_nothing_else_changes(draws:
     assert without_inquiries(result.rounds) == without_inquiries(plain.rounds)
     noted = drafter.noted[0]
     assert len(noted) > 2
-    assert [one.inquired for one in result.rounds] == [len(asked.tokens) for _, _, asked in noted]
+    wanted = [one for one in result.rounds if one.layer_seconds]  # at the last token nobody wants a draft
+    assert [one.inquired for one in wanted] == [len(asked.tokens) for _, _, asked in noted]
+    assert len(result.rounds) - len(wanted) <= 1
     assert max(one.inquired for one in result.rounds) > 2
     assert result.stats.nodes_verified == sum(len(one.tree) + one.inquired for one in result.rounds)
     assert result.stats.nodes_verified > plain.stats.nodes_verified
@@ -114,6 +118,37 @@ def test_the_law_of_the_text_stays_the_targets_whatever_is_asked(policy: Any, ru
     emitted = emitted_law(Decoder(TableTarget(table), rule, policy, Given(drafter)), sent)
     assert drafter.noted[0]
     assert distance(emitted, ancestral_law(TableTarget(table), sent)) <= 1e-12
+
+
+class EveryOther(Talon):
+    """Wants a draft behind texts of even length alone."""
+
+    even = True
+
+    def begin(self, sequence):
+        one = super().begin(sequence)
+        object.__setattr__(one, "even", sequence.prompt_length % 2 == 0)
+        return one
+
+    def width(self, tree):
+        return super().width(tree) if self.even else 0
+
+    def observe(self, round_):
+        object.__setattr__(self, "even", (round_.context + len(round_.tokens)) % 2 == 0)
+
+
+@pytest.mark.parametrize("policy", [EveryOther(budget=5, top_k=2), None])
+def test_nothing_is_asked_in_a_round_for_which_the_policy_wants_no_draft(policy: Any) -> None:
+    drafter = Asking()
+    engine = Engine(TableTarget(TABLE), Match(), policy, drafter)
+    sequence = engine.submit(request())
+    while not sequence.finished:
+        engine.step()
+    asked = [text for text, _, _ in drafter.noted[0]]
+    wanted = [one.context for one in sequence.rounds if policy is not None and one.context % 2 == 0]
+    assert [len(text) for text in asked] == wanted
+    assert {one.context % 2 for one in sequence.rounds if one.inquired} == ({0} if policy is not None else set())
+    assert any(one.context % 2 for one in sequence.rounds)
 
 
 def test_every_sequence_of_a_batch_gets_its_own_answers() -> None:
@@ -189,11 +224,18 @@ def _sdpa() -> Any:
     return load_registry().get("attention backend", "sdpa").cls()
 
 
+class Silent(TableDrafter):
+    """Knows nothing of any node."""
+
+    def propose(self, frontiers: Any) -> Proposed:
+        return Proposed([Candidates.unknown(one.nodes) for one in frontiers])
+
+
 class Says(Asking):
-    """Asks what it is given to ask."""
+    """Drafts nothing, and asks what it is given to ask."""
 
     def __init__(self, asks: Any) -> None:
-        super().__init__()
+        super().__init__(Silent(LAWS))
         self.asks = asks
 
     def inquire(self, slot: int, tree: TokenTree, deepest: int) -> Any:
@@ -221,7 +263,7 @@ class Says(Asking):
     ],
 )
 def test_what_cannot_be_asked_ends_the_text_and_names_the_drafter(asks: Any, says: str) -> None:
-    engine = Engine(TableTarget(TABLE), Match(), None, Says(asks))
+    engine = Engine(TableTarget(TABLE), Match(), Chain(length=1), Says(asks))
     sequence = engine.submit(Request(np.array([0, 1]), 4))
     engine.step()
     assert isinstance(sequence.error, PluginError)
@@ -232,7 +274,7 @@ def test_what_cannot_be_asked_ends_the_text_and_names_the_drafter(asks: Any, say
 def test_an_inquiry_may_ask_about_the_tree_alone() -> None:
     target = TableTarget(TABLE)
     drafter = Says(Inquiry([], [], [0, 0]))
-    engine = Engine(target, Match(), None, drafter)
+    engine = Engine(target, Match(), Chain(length=1), drafter)
     sequence = engine.submit(Request(np.array([0, 1]), 3))
     engine.step()
     first = int(target.after([0, 1]).argmax())
@@ -243,10 +285,11 @@ def test_an_inquiry_may_ask_about_the_tree_alone() -> None:
 
 def test_where_one_sequence_asks_nonsense_the_others_go_on() -> None:
     drafter = Says(lambda tree, deepest: 3 if int(tree.tokens[0]) == 1 else None)
-    engine = Engine(TableTarget(TABLE), Match(), None, drafter)
-    sequences = [engine.submit(Request(np.array([root]), 1)) for root in (1, 2)]
+    engine = Engine(TableTarget(TABLE), Match(), Chain(length=1), drafter)
+    sequences = [engine.submit(Request(np.array([root]), 2)) for root in (1, 2)]
     engine.step()
     assert isinstance(sequences[0].error, PluginError)
+    engine.step()
     assert sequences[1].finish_reason == "length"
 
 

@@ -1,8 +1,12 @@
+import math
+from sys import maxsize
+
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from talon_core.chains import Chains
 from talon_core.testing import TableDrafter, check_tree_policy, untied_drafters
 from talon_strategies import Talon
 
@@ -41,10 +45,26 @@ def test_keeps_the_contract():
 
 
 @pytest.mark.parametrize(
-    "options", [{"budget": 2}, {"mu": 1}, {"mu": 1e-9, "top_k": 1}, {"budget": 7, "top_k": 100}, {"least": 0.3}]
+    "options",
+    [
+        {"budget": 2},
+        {"budget": 2, "least": 0.3},
+        {"mu": 1},
+        {"mu": 1e-9, "top_k": 1},
+        {"budget": 7, "top_k": 100},
+        {"least": 0.3},
+    ],
 )
 def test_keeps_the_contract_with_extreme_options(options):
     check_tree_policy(lambda: Talon(**options), max_examples=30)
+
+
+def test_of_two_nodes_a_tree_is_a_chain_that_may_be_run_ahead_and_larger_ones_are_not_said_to_be():
+    said = Talon(budget=2, least=0.3).chains()
+    assert said is not None
+    assert (said.depth, said.joins) == (1, (math.log(0.3),))
+    assert Talon(budget=2).chains() == Chains(maxsize, 1, (-math.inf,), (math.inf,))
+    assert Talon(budget=3, top_k=1).chains() is None  # two candidates may pass the gate in its second layer
 
 
 @given(

@@ -211,6 +211,18 @@ def test_drafting_pauses_where_what_rounds_take_besides_passes_costs_more_than_i
     assert left == [0, 0, PAUSES[0]]
 
 
+@pytest.mark.parametrize("beside", [1, 5, 1000])
+def test_a_round_is_billed_for_nodes_that_its_drafter_has_added(draft, beside):
+    drafter = TableDrafter([[0.7, 0.1, 0.1, 0.1]])
+    passes = []
+    for inquired in (0, beside):
+        policy = served(TalonCost(budget=16, depth=1), Prices(node=0.1))
+        round_ = round_of(draft(policy, drafter))
+        policy.observe(attrs.evolve(round_, inquired=inquired))
+        passes.append(policy.learnt.passes)
+    assert passes[1] - passes[0] == pytest.approx(0.1 * min(beside, 16 - len(round_.tree)))  # no price is known of more
+
+
 @pytest.mark.parametrize(("layer", "rounds"), [(2.001, 0), (2.99, 48), (100.0, 64)])
 def test_where_a_draft_costs_more_than_may_be_lost_it_is_said_how_long_nothing_is_drafted(draft, layer, rounds):
     policy, drafter = served(TalonCost(), Prices(node=0.0, layer=layer)), TableDrafter([[0.97, 0.01, 0.01, 0.01]])
