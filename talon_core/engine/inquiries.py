@@ -87,7 +87,7 @@ class Inquiries:
     ) -> dict[int, Asked]:
         """What is asked beside each tree, of the slots where something is.
 
-        Nothing is where nobody has asked the drafter for the tree: a policy that wants no draft wants no such rows either.
+        Nothing is where nobody wants a draft: a policy that wants none wants no such rows either.
 
         Args:
             drafted: what was drafted, with the trees as they will be verified, by slot.
