@@ -19,6 +19,7 @@ from talon_core.sampling import Sampling
 from talon_core.testing import TableDrafter, certify
 from talon_core.testing.odd_policies import CoinTosser, Erratic
 from talon_strategies import DynamicDepth, Match, Talon, TalonSampled
+from talon_strategies.convex import convex_fit
 from talon_strategies.rules.rrsw import RejectionWithoutReplacement
 from talon_tests.wrong import KeepsTheLikelier
 
@@ -86,6 +87,28 @@ def test_every_built_in_is_certified(policy, rule):
     assert certificate.proved
     assert certificate.subject.code == {}  # TALON's version stands for it
     assert (certificate.unkept is None) == (worlds == 2000)
+
+
+PUBLISHED = ["caddtree:convex=true", "speckv:objective=paper,gammas=1;2"]
+"""Options that make a policy the paper's, where the default is ours."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", PUBLISHED)
+def test_so_is_a_published_rule_that_is_an_option(spec, monkeypatch):
+    fits = []
+
+    def noted(sizes, values):
+        fits.append(sizes)
+        return convex_fit(sizes, values)
+
+    monkeypatch.setattr("talon_strategies.caddtree.convex_fit", noted)
+    certificate = certify(spec, worlds=WITH_A_MEMORY)
+    assert (certificate.policy, certificate.rule) == (spec, "match")
+    assert certificate.largest_error <= TOLERANCE
+    assert certificate.accepting > 0.3 * WITH_A_MEMORY
+    assert certificate.proved
+    assert bool(fits) == spec.startswith("caddtree")  # later rounds know what the first ones took
 
 
 REST = [(policy.name, rule.name) for policy, rule in PAIRS if (policy.name, rule.name) not in FULL]

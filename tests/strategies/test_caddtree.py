@@ -1,3 +1,6 @@
+from functools import cache
+from itertools import product
+
 import attrs
 import numpy as np
 import pytest
@@ -6,8 +9,12 @@ from hypothesis import strategies as st
 
 from talon_core.costs import Costs
 from talon_core.policy import SequenceInfo
-from talon_core.testing import TableDrafter, untied_drafters
+from talon_core.testing import TableDrafter, check_tree_policy, untied_drafters
 from talon_strategies import CaDDTree
+from talon_tests.connected_trees import best_of_layers, best_tree, whole_world
+
+BOTH = pytest.mark.parametrize("fitted", [False, True], ids=["told", "fitted"])
+"""Whether the costs are fitted, as the paper does."""
 
 
 @attrs.frozen
@@ -36,8 +43,23 @@ def convex(budget, flat, slope):
     return tuple(1.0 + slope * max(0, nodes - flat) for nodes in range(1, budget + 1))
 
 
-def tree_of(draft, costs, drafter, depth=10):
-    policy = CaDDTree(budget=len(costs.passes), depth=depth)
+@cache
+def nearest_convex(passes):
+    """The nearest costs that rise and bend upwards, of all ways to choose the sizes at which they bend."""
+    nodes = np.arange(1.0, 1.0 + len(passes))
+    hinges = np.column_stack([np.maximum(nodes - size, 0.0) for size in nodes[:-1]])
+    found, least = None, np.inf
+    for held in product([False, True], repeat=len(passes) - 1):
+        columns = np.column_stack([np.ones(len(nodes)), hinges[:, held]])
+        weights = np.linalg.lstsq(columns, np.array(passes), rcond=None)[0]
+        distance = np.square(columns @ weights - passes).sum()
+        if (weights[1:] >= 0).all() and distance < least:
+            found, least = columns @ weights, distance
+    return tuple(found.tolist())
+
+
+def tree_of(draft, costs, drafter, depth=10, fitted=False):
+    policy = CaDDTree(budget=len(costs.passes), depth=depth, convex=fitted)
     return draft(policy.begin(SequenceInfo(30, 64, 0.0, costs)), drafter)
 
 
@@ -78,6 +100,7 @@ def by_definition(drafter, costs, depth):
     return {(0,), *ranked[:nodes]}, layers
 
 
+@BOTH
 @given(
     drafter=st.integers(2, 8).flatmap(untied_drafters),
     budget=st.integers(2, 25),
@@ -86,15 +109,76 @@ def by_definition(drafter, costs, depth):
     layer=st.sampled_from([0.0, 0.02, 0.15, 0.6]),
     depth=st.integers(1, 5),
 )
-def test_the_tree_is_the_papers_for_convex_costs(draft, paths, drafter, budget, flat, slope, layer, depth):
+def test_the_tree_is_the_papers_for_convex_costs(draft, paths, fitted, drafter, budget, flat, slope, layer, depth):
     costs = Prices(convex(budget, flat, slope), layer, row=layer / 10)
     expected, layers = by_definition(drafter, costs, depth)
-    drafted = tree_of(draft, costs, drafter, depth)
+    drafted = tree_of(draft, costs, drafter, depth, fitted)
     assert paths(drafted.tree) == expected
     assert drafted.drafted.depths.max() <= layers
 
 
-def test_a_tree_by_hand(draft, paths):
+rising = st.lists(st.sampled_from([0.0, 0.01, 0.05, 0.3, 1.0]), min_size=1, max_size=7).map(
+    lambda steps: tuple(np.cumsum([1.0, *steps]).tolist())
+)
+"""Passes over trees of 1, 2, ... nodes, of which a further node may cost less than the one before."""
+
+layers_cost = st.sampled_from([0.0, 0.02, 0.15, 0.6])
+
+small_worlds = st.one_of(
+    st.tuples(st.integers(2, 9).flatmap(untied_drafters), st.just(1)),
+    st.tuples(untied_drafters(3), st.just(2)),
+    st.tuples(untied_drafters(2), st.integers(2, 3)),
+)
+"""A drafter, and so many layers that all connected trees can be tried: at most 729."""
+
+
+@given(drafter=st.integers(2, 8).flatmap(untied_drafters), passes=rising, layer=layers_cost, depth=st.integers(1, 5))
+def test_with_fitted_costs_the_papers_rule_stands_for_any_others(draft, paths, drafter, passes, layer, depth):
+    """Add best-first nodes while theta strictly rises, theta being that of the fitted costs."""
+    fitted = Prices(nearest_convex(passes), layer, row=layer / 10)
+    expected, layers = by_definition(drafter, fitted, depth)
+    drafted = tree_of(draft, attrs.evolve(fitted, passes=passes), drafter, depth, fitted=True)
+    assert paths(drafted.tree) == expected
+    assert drafted.drafted.depths.max() <= layers
+
+
+@BOTH
+@given(small_worlds, rising, layers_cost)
+def test_of_all_connected_trees_of_what_was_drafted_it_has_the_highest_rate(draft, paths, fitted, world, passes, layer):
+    drafter, depth = world
+    counted = nearest_convex(passes) if fitted else passes
+
+    def rate(phi, nodes, layers):
+        return phi / (layers * layer + counted[nodes - 1])
+
+    expected, layers = best_of_layers(drafter, rate, len(passes), depth)
+    drafted = tree_of(draft, Prices(passes, layer), drafter, depth, fitted)
+    assert paths(drafted.tree) == expected
+    assert drafted.drafted.depths.max() <= layers
+
+
+@BOTH
+@given(small_worlds, rising)
+def test_where_layers_are_free_and_costs_convex_no_other_tree_of_the_world_has_a_higher_rate(
+    draft, paths, fitted, world, passes
+):
+    """So what is not drafted from, as it was not worth verifying, leads to nothing that is."""
+    drafter, depth = world
+    counted = nearest_convex(passes)
+    expected, _ = best_tree(
+        whole_world(drafter, depth), lambda phi, nodes, _: phi / counted[nodes - 1], len(passes), depth, apart=1e-9
+    )
+    costs = Prices(passes if fitted else counted)
+    assert paths(tree_of(draft, costs, drafter, depth, fitted).tree) == expected
+
+
+@pytest.mark.parametrize("options", [{}, {"budget": 2}, {"budget": 9, "depth": 1}])
+def test_with_fitted_costs_it_keeps_the_contract(options):
+    check_tree_policy(lambda: CaDDTree(convex=True, **options), max_examples=10)
+
+
+@BOTH
+def test_a_tree_by_hand(draft, paths, fitted):
     """A node takes a tenth of a root, a layer too; the law is .7, .2 and .1 after every path.
 
     One layer: theta is 1 / 1.1, 1.7 / 1.2, 1.9 / 1.3, 2 / 1.4 = .909, 1.417, 1.462, 1.429, so two nodes.
@@ -109,10 +193,31 @@ def test_a_tree_by_hand(draft, paths):
     trees += [{*trees[-1], (0, 0, 0, 0)}]
     trees += [{*trees[-1], (0, 0, 0, 0, 0)}]
     for depth, tree in enumerate(trees, start=1):
-        assert paths(tree_of(draft, costs, drafter, depth).tree) == tree
-    drafted = tree_of(draft, costs, drafter)
+        assert paths(tree_of(draft, costs, drafter, depth, fitted).tree) == tree
+    drafted = tree_of(draft, costs, drafter, fitted=fitted)
     assert paths(drafted.tree) == trees[-1]
     assert drafted.drafted.depths.max() == 4
+
+
+def test_fitted_costs_by_hand_in_two_layers(draft, paths):
+    """Passes of 1, 1, 1.6, 1.6 and 1.6 seconds are fitted by 1, 1.18, 1.36, 1.54 and 1.72; a layer takes .1.
+
+    One layer: theta is 1 / 1, then 1.6 / 1.28 and 1.9 / 1.46, 2 / 1.64 = 1.25, 1.301, 1.220, so two nodes.
+    Two: .6, .36, .3, .18 are the likeliest: 1.6 / 1.38, 1.96 / 1.56, 2.26 / 1.74, 2.44 / 1.92 = 1.159, 1.256, 1.299,
+    1.271, so three nodes; 1.299 is less than 1.301, so there is no third layer.
+
+    As they are told, the passes make it other trees. One layer: 1.6 / 1.1, 1.9 / 1.7, 2 / 1.7 = 1.455, 1.118, 1.176.
+    Two: 1.6 / 1.2, 1.96 / 1.8, 2.26 / 1.8, 2.44 / 1.8 = 1.333, 1.089, 1.256, 1.356.
+    """
+    drafter, costs = TableDrafter([[0.6, 0.3, 0.1]]), Prices((1.0, 1.0, 1.6, 1.6, 1.6), layer=0.1)
+    assert nearest_convex(costs.passes) == pytest.approx((1.0, 1.18, 1.36, 1.54, 1.72))
+    one, two = {(0,), (0, 0), (0, 1)}, {(0,), (0, 0), (0, 1), (0, 0, 0)}
+    assert paths(tree_of(draft, costs, drafter, depth=1, fitted=True).tree) == one
+    drafted = tree_of(draft, costs, drafter, fitted=True)
+    assert paths(drafted.tree) == two
+    assert drafted.drafted.depths.max() == 2
+    assert paths(tree_of(draft, costs, drafter, depth=1).tree) == {(0,), (0, 0)}
+    assert len(tree_of(draft, costs, drafter, depth=2).tree) == 5
 
 
 def test_a_step_of_the_costs_that_pays_later_is_taken(draft):
