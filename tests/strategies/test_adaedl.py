@@ -5,6 +5,8 @@ from hypothesis import strategies as st
 
 from talon_core.testing import TableDrafter, check_tree_policy, untied_drafters
 from talon_strategies import AdaEdl
+from talon_strategies.entropy import OFFERED
+from talon_tests.entropies import WIDE, bound, entropy
 
 
 @pytest.mark.parametrize(
@@ -39,6 +41,29 @@ def test_the_chain_ends_where_the_bound_is_below_a_threshold_that_moves(
         return bound < threshold
 
     assert draft(policy, drafter).tree.tokens.tolist() == chain_until(drafter, 9, ends)
+
+
+@given(drafter=st.integers(OFFERED + 2, 90).flatmap(untied_drafters), threshold=st.sampled_from([0.2, 0.4, 0.6, 0.8]))
+def test_with_more_tokens_than_are_looked_at_a_lower_bound_ends_the_chain_and_no_sooner(
+    draft, chain_until, drafter, threshold
+):
+    def chain_by(known):
+        def ends(law):
+            least = 1 - np.sqrt(0.2 * known(law))
+            assume(abs(least - threshold) > 1e-9)
+            return least < threshold
+
+        return chain_until(drafter, 9, ends)
+
+    tokens = draft(AdaEdl(length=9, threshold=threshold), drafter).tree.tokens.tolist()
+    papers = chain_by(entropy)
+    assert tokens == chain_by(bound)
+    assert tokens[: len(papers)] == papers
+
+
+def test_a_chain_may_be_as_long_as_can_be_where_the_papers_ends_at_once(draft):
+    assert 1 - np.sqrt(0.2 * np.array([entropy(WIDE), bound(WIDE)])) == pytest.approx([0.549, 0.740], abs=1e-3)
+    assert len(draft(AdaEdl(length=9, threshold=0.6), TableDrafter([WIDE])).tree) == 1 + 9
 
 
 def test_four_rounds_by_hand(draft, round_of):

@@ -10,10 +10,7 @@ from talon_core.candidates import Candidates
 from talon_core.testing import TableDrafter, untied_drafters
 from talon_core.tree import TokenTree
 from talon_strategies.entropy import OFFERED, entropy_offered
-
-
-def entropy(law):
-    return -sum(prob * math.log(prob) for prob in law if prob > 0)
+from talon_tests.entropies import WIDE, bound, entropy, flat_behind, missing
 
 
 def offered(law, width=OFFERED):
@@ -29,9 +26,22 @@ def test_a_law_by_hand():
 
 
 def test_it_can_be_far_below_that_of_the_law_although_one_token_is_nearly_sure():
-    law = [0.9, *[0.1 / 49151] * 49151]  # the numbers of the manual, of which nothing is worse with a best of 0.9
+    law = flat_behind(0.9, 49152)  # the numbers of the manual, of which nothing is worse with a best of 0.9
     assert entropy(law) == pytest.approx(1.405, abs=5e-4)
     assert entropy_offered(offered(law)) == pytest.approx(0.325, abs=5e-4)
+
+
+@given(best=st.floats(0.1, 0.99), more=st.integers(1, 5000))
+def test_where_all_but_one_token_are_alike_it_is_less_by_what_the_others_share(best, more):
+    """Tokens that are not looked at have the probability R together: m of them, all alike, add R ln m."""
+    law = flat_behind(best, OFFERED + more)
+    assert entropy(law) - entropy_offered(offered(law)) == pytest.approx(missing(law), abs=1e-12)
+    assert missing(law) == pytest.approx(law[-1] * more * math.log(more))
+
+
+def test_that_law_by_hand():
+    assert (entropy(WIDE), bound(WIDE)) == pytest.approx((1.0173, 0.3367), abs=1e-4)
+    assert missing(WIDE) == pytest.approx(0.1 * 1000 / 1015 * math.log(1000))
 
 
 @given(untied_drafters(OFFERED + 1))
@@ -43,8 +53,7 @@ def test_it_is_that_of_the_law_where_at_most_one_token_is_missing(drafter):
 @given(st.integers(2, 80).flatmap(untied_drafters))
 def test_it_is_never_more_than_that_of_the_law(drafter):
     law = drafter.law_after([0])
-    best = np.sort(law)[::-1][:OFFERED]
-    assert entropy_offered(offered(law)) == pytest.approx(entropy([*best, max(1 - best.sum(), 0)]), abs=1e-12)
+    assert entropy_offered(offered(law)) == pytest.approx(bound(law), abs=1e-12)
     assert entropy_offered(offered(law)) <= entropy(law) + 1e-12
 
 

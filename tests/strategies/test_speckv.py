@@ -13,7 +13,9 @@ from talon_core.rounds import Round
 from talon_core.testing import TableDrafter, check_tree_policy
 from talon_strategies import SpecKV
 from talon_strategies.acceptance_head import AcceptanceHead, shipped_head
+from talon_strategies.entropy import OFFERED
 from talon_strategies.speckv import FEATURES, compression_of, signals
+from talon_tests.entropies import WIDE, bound, entropy, flat_behind, missing
 from talon_tests.prices import Prices
 
 SURE, UNSURE = [0.9, 0.1], [0.5, 0.5 - 1e-9, 1e-9]
@@ -123,6 +125,42 @@ def test_the_network_looks_at_what_is_said(draft, index):
     told(policy, draft(policy, TableDrafter([[0.5, 0.25, 0.25]])))
     expected = [1.5, 0.5, 1.5, 0.5, 1.0, (2, 4, 6, 8)][index]
     assert seen[0] == pytest.approx(np.broadcast_to(expected, 4))
+
+
+def features_after(draft, law):
+    """What the network is asked about a chain of four tokens of a law, for each of two lengths."""
+    seen = []
+
+    class Noting(AcceptanceHead):
+        def accepted(self, features):
+            seen.append(np.asarray(features))
+            return np.zeros(len(features))
+
+    head = Noting("head", np.zeros((1, 6)), np.zeros(1), np.zeros(1), 0.0)
+    policy = served(SpecKV(model=head, gammas=(2, 4)))
+    told(policy, draft(policy, TableDrafter([law])))
+    return seen[0]
+
+
+@settings(max_examples=30, deadline=None)
+@given(best=st.floats(0.2, 0.99), more=st.integers(2, 2000))
+def test_with_more_tokens_than_are_looked_at_entropies_are_lower_bounds(draft, best, more):
+    law = flat_behind(best, OFFERED + more)
+    found = features_after(draft, law)
+    for name in ("mean_entropy", "max_entropy"):
+        bits = found[:, FEATURES.index(name)]
+        assert bits == pytest.approx(np.repeat(bound(law), 2) / math.log(2))
+        assert bits == pytest.approx(np.repeat(entropy(law) - missing(law), 2) / math.log(2))
+        assert (bits < entropy(law) / math.log(2)).all()
+
+
+def test_so_a_network_that_knows_whole_entropies_would_choose_longer_chains(draft):
+    # share = sigmoid(3 - 4 bits): .742 of the bound, 0.486 bits, and .054 of the entropy, 1.468; a gamma + 1 by
+    # 1 + .09 gamma is 2.11, 2.92, 3.54, 4.03 then, and would be .94, .89, .86, .83
+    assert (bound(WIDE) / math.log(2), entropy(WIDE) / math.log(2)) == pytest.approx((0.486, 1.468), abs=1e-3)
+    policy = served(SpecKV(model=head_of([1, 0, 0, 0, 0, 0], -4.0, 3.0)), Prices(node=0.04, layer=0.05))
+    told(policy, draft(policy, TableDrafter([WIDE])))
+    assert policy.planned == 8
 
 
 @pytest.mark.parametrize(
