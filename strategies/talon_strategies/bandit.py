@@ -188,8 +188,8 @@ class Bandit(SourceChooser, CountingPlanner):
       tenth, and a node a twentieth, of a pass over the root alone.
     - `tokens`: those that the round emits, as BanditSpec does for drafters.
     - `blend`: TapOut's two parts, the accepted tokens by the longest chain there may be, and by those that were
-      drafted. We know it from others' notes: that each part counts half, that a tree's longest path is what was
-      drafted, and that the longest one of this text so far is the longest there may be, is ours.
+      drafted. We know it from others' notes, which name no section: that each part counts half, that a tree's longest
+      path is what was drafted, and that the longest one of this text so far is the longest there may be, is ours.
 
     Bounds: `tuned` is UCB1-Tuned, `ucb1` is UCB1, `ucbspec` BanditSpec's, which is several times as wide and so plays
     all arms for longer; see `talon_strategies.ucb`. They are made for rewards from 0 to a known largest one; here it is

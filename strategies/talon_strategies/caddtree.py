@@ -18,10 +18,10 @@ class CaDDTree(CostAwareForests):
     With n drafted nodes these are theta(n) = (1 + Phi(n)) / (C_d + C_v(n)), where Phi(n) are the path probabilities of
     the n likeliest, C_d is the drafting and C_v(n) the target's pass over them and the root at this length of the text.
     The paper fits C_v to be convex over n, by least squares with first and second differences of at least 0; then theta
-    has one maximum (their theorem 1), and they stop where it no longer rises. `convex` does so. By default C_v is what
-    the costs say, which rises but may not be convex, and the fewest nodes of the highest theta are taken: of convex
-    costs the same. C_d adds up the layers, of which the paper's drafter has one; how many are worth their time,
-    and what is done as long as nothing is known of the costs, see `CostAware`, is ours.
+    has one maximum (their theorem 1; of their sections we know no number), and they stop where it no longer rises.
+    `convex` does so. By default C_v is what the costs say, which rises but may not be convex, and the fewest nodes of
+    the highest theta are taken: of convex costs the same. C_d adds up the layers, of which the paper's drafter has one;
+    how many are worth their time, and what is done as long as nothing is known of the costs, see `CostAware`, is ours.
 
     Attributes:
         budget: most nodes of the tree, the root included, at least 2; theirs is 1,024 and the root.

@@ -19,7 +19,8 @@ from talon_strategies.stopping import PlainChain
 class GammaTunePlus(GammaTune):
     """As `gammatune`, and ends a chain where the drafter's best token is less likely than `tau` (GammaTune+).
 
-    Source: arXiv 2504.00030, which says no tau: the default is ours, and so is that the token still joins.
+    Lengths follow algorithm 1 of arXiv 2504.00030. Which section tells of tau is not known to us, and no source gives
+    its value: the default is ours, and so is that the token still joins.
 
     Attributes:
         length: most drafted tokens, at least 1; one draft pass each.

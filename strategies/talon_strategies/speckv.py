@@ -105,7 +105,10 @@ class SpecKV(StoppingChain, CountingPlanner):  # pyright: ignore[reportIncompati
     passes. The paper's own objective is a gamma + 1, which hardly ever says no to the longest chain, what it costs left
     out. While nothing is known of passes, a node is taken to cost a twentieth and a layer a tenth of a pass over the
     root. Inputs, lengths and the size of the network, 16 neurons with ReLU, are the paper's, the logistic function at
-    its end and the rate are ours.
+    its end and the rate are ours. No section of it is known to us by its number.
+
+    Entropies are those of the 16 best candidates, with all other tokens taken for one: lower bounds. Networks are
+    fitted on the same; one that was fitted on whole entropies would take the drafter to be surer than it is.
 
     Attributes:
         objective: "rate" for tokens a second, "paper" for tokens a round.

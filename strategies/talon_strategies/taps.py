@@ -128,9 +128,10 @@ class Taps(ForestLearner):
 
     In TAPS (arXiv 2606.00487) the probability that a child is accepted once its parent is takes the place of a
     drafter's probabilities when a tree is chosen; it is learned from verifications that were recorded. Of that paper we
-    know the abstract: its drafters are diffusion models, whose probabilities say nothing of the path to a node, and the
-    tree is a part of theirs with as many nodes as are verified. Here the estimate is a small network, see `FEATURES`
-    for its inputs, and `python -m talon_strategies.fitting taps` fits it on a trace; that and these are ours.
+    know the abstract, and no section: its drafters are diffusion models, whose probabilities say nothing of the path to
+    a node, and the tree is a part of theirs with as many nodes as are verified. Here the estimate is a small network,
+    see `FEATURES` for its inputs, and `python -m talon_strategies.fitting taps` fits it on a trace; that and these are
+    ours.
 
     The policy `of` sees trees and candidates with these estimates as their scores, of tokens and of paths, and chooses
     as it always does; whole laws are the drafter's. It is told of rounds in the same scores. So `of` may be any policy
