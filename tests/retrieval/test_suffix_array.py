@@ -1,5 +1,7 @@
 """Suffix arrays: the order is that of the first tokens, then of the text."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -28,3 +30,17 @@ def test_tokens_of_every_type_are_read(dtype):
     found = suffix_array(tokens, 5, 4)
     assert found.dtype == np.uint32
     assert found.tolist() == [3, 1, 4, 2, 0]  # 1 2, 1 3 1 2, 2, 3 1 2, 3 1 3
+
+
+@pytest.mark.parametrize("highest", [255, 49_152, 262_144])
+def test_sorting_takes_no_more_than_fifty_bytes_of_memory_a_token(highest):
+    """Those that NumPy has at once; the manual says what this is for a shard of 16,777,216 tokens."""
+    length = 2**16
+    tokens = np.random.default_rng(0).integers(0, highest, length + COMPARED).astype(np.uint32)
+    tracemalloc.start()
+    try:
+        suffix_array(tokens, length, highest)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 40 < most / length < 50
