@@ -71,7 +71,9 @@ def learn_chains(notes: Sequence[ChainNote], calibration: Calibration, following
         own += [1.0, *best[first : first + layers - 1]]
         tested += [*range(first, first + min(note.nodes, note.accepted + 1))]
         accepted += [place < note.accepted for place in range(min(note.nodes, note.accepted + 1))]
-        expected.append(1.0 + sum(accumulate(best[first : first + note.nodes], mul)))
+        reached = accumulate(best[first : first + note.nodes], mul)
+        *_, all_reached = accumulate(reached, initial=0.0)  # from Python 3.12 on `sum` rounds otherwise than NumPy
+        expected.append(1.0 + all_reached)
     if tested:
         calibration.learn_tested(logp[tested, 0], np.array(accepted))
     following.learn(np.array(own), conditional)

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from talon_core.candidates import Candidates
 from talon_core.engine.drafting import DraftLimits
 from talon_core.engine.growing import Growing
+from talon_core.forest import Forest, ForestCandidates
 from talon_core.testing import draft_trees
 from talon_strategies import DDTree, OptTree
-from talon_strategies.best_first import Likeliest
+from talon_strategies.best_first import Likeliest, LikeliestOfEach
 
 
 @given(draft_trees(max_nodes=12), st.data())
@@ -30,6 +31,32 @@ def test_the_likeliest_are_the_best_of_the_tree_and_the_candidates(tree, data):
     new = [place for place in expected if place >= rows]
     assert found.chosen.tolist() == [place - rows for place in new]
     assert found.places.tolist() == [expected.index(place) for place in new]
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 4), st.integers(1, 9), st.integers(1, 4))
+def test_of_each_tree_of_a_forest_they_are_those_of_that_tree(seed, trees, width, count, layers):
+    numbers = np.random.default_rng(seed)
+    forest, frontier = Forest.roots(np.zeros(trees, dtype=np.int64)), np.arange(trees)
+    for _ in range(layers):
+        steps = numbers.choice([0.0, -0.5, -1.0, -4.0, -np.inf], size=(len(frontier), width))
+        logp = -np.sort(-steps, axis=1)
+        path_logp, tokens = forest.path_logp[frontier][:, None] + logp, np.where(logp > -np.inf, np.arange(width), -1)
+        of = forest.trees[frontier]
+        offered = ForestCandidates(frontier, of, logp, path_logp, trees, lambda tokens=tokens: tokens)
+        found = LikeliestOfEach.of(forest, offered, count)
+        for tree in {*of.tolist()}:
+            (rows,), chosen = np.nonzero(of == tree), offered.trees_of(found.chosen) == tree
+            own = Candidates(frontier[rows], tokens[rows], logp[rows], path_logp[rows])
+            alone = Likeliest.of(forest.path_logp[forest.trees == tree], own, count)
+            assert found.prob[found.trees == tree].tolist() == alone.prob.tolist()
+            assert (found.chosen[chosen] - rows[0] * width).tolist() == alone.chosen.tolist()
+            assert (found.places[chosen] - (found.trees < tree).sum()).tolist() == alone.places.tolist()
+        joined = found.chosen[numbers.random(len(found.chosen)) < 0.8]
+        if not len(joined):
+            break
+        first = len(forest)
+        forest = forest.grown(tokens.ravel()[joined], frontier[joined // width], path_logp.ravel()[joined])
+        frontier = first + np.arange(len(joined))
 
 
 @given(budget=st.integers(2, 9), depth=st.integers(1, 9))

@@ -4,13 +4,18 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from talon_core.chains import Chains
 from talon_core.engine.drafting import DraftLimits, draft_tree
+from talon_core.forest import ForestCandidates
 from talon_core.policy import SequenceInfo
 from talon_core.rounds import Round
 from talon_core.testing import TableDrafter
 from talon_strategies import TalonCost
-from talon_strategies.calibration import START, Calibration, calibrated
+from talon_strategies.calibration import START, Calibration, CalibrationOfEach, calibrated
+from talon_strategies.chain_forests import ChainsOfEach
 from talon_strategies.chain_plan import (
     DEEPEST,
     ROUNDS,
@@ -22,7 +27,7 @@ from talon_strategies.chain_plan import (
     planned,
     raw,
 )
-from talon_strategies.following import Following
+from talon_strategies.following import Following, FollowingOfEach, best_of
 from talon_tests.prices import Prices
 
 LINE = np.array(START)
@@ -93,6 +98,55 @@ def test_what_is_learnt_at_once_is_what_each_round_teaches():
     other.learn(np.array([1.0, prob[0, 0], 1.0, 1.0, prob[3, 0], prob[4, 0]]), prob)
     for mine, theirs in zip(following.seen, other.seen, strict=True):
         assert mine.prob.tolist() == theirs.prob.tolist()
+
+
+def rounds_of_chains(numbers, texts, rounds, depth):
+    """Texts whose chains stand for some rounds, all of which are over."""
+    chains = ChainsOfEach(texts)
+    for text in range(texts):
+        joins, goes_on = numbers.uniform(-4.0, 0.0, size=(2, depth))
+        chains.begin(text, Chains(rounds, WIDTH_OF_CHAINS, joins, goes_on))
+    for _ in range(rounds):
+        going, above, nodes = np.arange(texts), np.zeros(texts), np.zeros(texts, dtype=np.int64)
+        for layer in range(depth):
+            laws = numbers.dirichlet(np.full(WIDTH_OF_CHAINS, 0.5), size=len(going))
+            logp = -np.sort(-np.log(laws), axis=1)
+            path = above[going, None] + logp
+            offered = ForestCandidates(going, going, logp, path, texts, lambda: np.zeros(0, dtype=np.int64))
+            joined, goes_on, nodes[going] = chains.grown(layer, offered)
+            rows = joined // WIDTH_OF_CHAINS
+            above[going[rows]] = path[rows, 0]
+            going = going[rows][goes_on]
+        accepted = (numbers.random(texts) * (nodes + 1)).astype(np.int64)
+        for text, new in enumerate((accepted + 1).tolist()):
+            chains.book(text, new, 1.0)
+        over = chains.note(np.arange(texts), nodes, accepted)
+    assert over.tolist() == [*range(texts)]
+    return chains
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, ROUNDS), st.integers(1, DEEPEST))
+def test_texts_side_by_side_learn_of_their_chains_what_each_would_alone_to_the_bit(seed, texts, rounds, depth):
+    chains = rounds_of_chains(np.random.default_rng(seed), texts, rounds, depth)
+    beside = [(Calibration(), Following()) for _ in range(texts)]
+    calibrations, followings = zip(*beside, strict=True)
+    calibration, following = CalibrationOfEach(calibrations), FollowingOfEach(followings)
+    of, logp, places = chains.seen(np.arange(texts))
+    line = calibration.lines[of]
+    conditional = np.exp(calibrated(logp, line[:, :1], line[:, 1:]))
+    own, tested, accepted, expected = chains.learnt(np.arange(texts), places, conditional[:, 0])
+    calibration.learn(of[tested], logp[tested, 0], accepted[tested])
+    following.learn(of, own, best_of(conditional))
+    following.hand_back()
+    for text, (mine, followed) in enumerate(beside):
+        notes, unfinished = chains.handed_back(text)
+        alone = Calibration(), Following()
+        assert not unfinished
+        assert learn_chains(notes, *alone) == expected[text]
+        assert alone[0].line.tolist() == mine.line.tolist()
+        assert alone[0].precision.tolist() == mine.precision.tolist()
+        for one, other in zip(alone[1].seen, followed.seen, strict=True):
+            assert one.prob.tolist() == other.prob.tolist()
 
 
 class KnowsChains(Prices):

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talon_strategies.following import BEST, FIRST, LATEST, SURE, Following, Seen
+from talon_strategies.following import BEST, FIRST, LATEST, SURE, Following, FollowingOfEach, Seen, best_of
 
 
 def forgetful():
@@ -58,3 +58,29 @@ def test_what_is_expected_after_a_node_counts_the_latest_ones_alone(
         latest = rows[-LATEST:]
         expected = sum(max(0.5 * prob - price, 0.0) for node in latest for prob in node) / len(latest)
         assert seen.gains(np.array([0.5]), price) == pytest.approx([expected])
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 6), st.sampled_from([3, 30, 300]))
+def test_several_texts_learn_and_expect_what_each_would_alone_to_the_bit(
+    seed: int, texts: int, rounds: int, most: int
+) -> None:
+    numbers = np.random.default_rng(seed)
+    alone, beside = ([Following() for _ in range(texts)] for _ in range(2))
+    together = FollowingOfEach(beside)
+    for round_ in range(rounds):
+        of = numbers.integers(texts, size=numbers.integers(1, most))
+        own = numbers.choice([0.1, 0.5, SURE, 0.9, 1.0], size=len(of))
+        eighths = numbers.integers(0, 9, size=(len(of), numbers.integers(1, BEST + 3)))  # so that equal ones come often
+        prob = -np.sort(-eighths / numbers.choice([8, 9]), axis=1)
+        together.learn(of, own, best_of(prob))
+        reach, price = numbers.integers(1, 9, size=len(of)) / 8, numbers.integers(0, 5, size=texts) / 16
+        gains = together.gains(of, own, reach, price[of])
+        for text in {*of.tolist()}:
+            nodes = of == text
+            alone[text].learn(own[nodes], prob[nodes])
+            assert gains[nodes].tolist() == alone[text].gains(own[nodes], reach[nodes], float(price[text])).tolist()
+        if round_ % 2:
+            together.hand_back(np.arange(0, texts, 2))
+    together.hand_back()
+    for one, other in zip(alone, beside, strict=True):
+        assert [seen.prob.tolist() for seen in one.seen] == [seen.prob.tolist() for seen in other.seen]
