@@ -10,6 +10,7 @@ import attrs
 
 from talon_core.basics import records
 from talon_core.basics.paths import about, small_text, write_whole
+from talon_core.basics.processors import of_earlier
 from talon_core.bench.measurement import Measurement
 from talon_core.errors import written
 from talon_core.rule import CLAIMED, MEASURED
@@ -148,7 +149,11 @@ def check_settings(folder: Path, manifest: Mapping[str, Any], part: str, now: Ma
     before, now = _measured(manifest[part]), _measured(now)
     differing = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     if differing:
-        told = "; ".join(f"{key} was {_shown(before.get(key))} and is {_shown(now.get(key))}" for key in differing)
+        told = "; ".join(
+            f"{key} was {_shown(before.get(key))}{of_earlier(before.get(key), now.get(key))} and is "
+            f"{_shown(now.get(key))}"
+            for key in differing
+        )
         raise ValueError(f"the run in '{folder}' was made with other {part}, give another folder: {told}")
 
 

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from talon_core.basics.processors import processor_name
 from talon_core.cli import options as opts
 from talon_core.cli.drafter_check import drafter_rows, means_files, measured_drafter, named_drafter
 from talon_core.cli.kept_schedules import kept_schedules, row_of, told
@@ -147,7 +148,7 @@ def _devices() -> list[dict[str, Any]]:
     except Exception:  # already among the problems
         return []
     devices: list[dict[str, Any]] = [
-        {"name": "cpu", "description": platform.processor() or platform.machine(), "threads": torch.get_num_threads()}
+        {"name": "cpu", "description": processor_name(), "threads": torch.get_num_threads()}
     ]
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):

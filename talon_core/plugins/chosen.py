@@ -5,6 +5,7 @@ from typing import Any
 
 import attrs
 
+from talon_core.basics.processors import of_earlier
 from talon_core.defaults import AUTO, DEFAULT_PLACE, IN_TURN
 from talon_core.errors import one_line
 from talon_core.plugins.presets import KEPT, Preset
@@ -138,7 +139,9 @@ def _differences(machine: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     if None in (machine.get("weight_bits"), here.get("weight_bits")):
         both = [name for name in both if name != "weight_bits"]
     shown = [(name, _shown(machine[name]), _shown(here[name])) for name in both]
-    return ", ".join(f"{name} is {then} and not {now}" for name, then, now in shown if then != now)
+    return ", ".join(
+        f"{name} is {then}{of_earlier(then, now)} and not {now}" for name, then, now in shown if then != now
+    )
 
 
 def _shown(value: Any) -> str:

@@ -8,6 +8,7 @@ import attrs
 import numpy as np
 
 from talon_core.basics import records
+from talon_core.basics.processors import of_earlier
 from talon_core.costs import Costs
 from talon_core.errors import written
 from talon_core.profiles.grid import Error, Fit, Points, error
@@ -195,10 +196,11 @@ class Profile(Costs):
             weights: the model's `weights_hash`; None if nobody asks.
             drafter: as it is written; None if nobody asks.
         """
+        both = [(name, self.machine.get(name), machine[name]) for name in MACHINE if name in machine]
         found = [
-            f"its {name} is {_shown(self.machine.get(name))} and not {_shown(machine[name])}"
-            for name in MACHINE
-            if name in machine and _same(self.machine.get(name)) != _same(machine[name])
+            f"its {name} is {_shown(own)}{of_earlier(own, other)} and not {_shown(other)}"
+            for name, own, other in both
+            if _same(own) != _same(other)
         ]
         bits, others = self.machine.get("weight_bits"), machine.get("weight_bits")
         if None not in (bits, others) and bits != others:

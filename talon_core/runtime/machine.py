@@ -1,26 +1,17 @@
 """What computes: processors, and on how many threads."""
 
-import platform
 import shutil
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from talon_core.basics.processors import processor_name
+
 
 def describe_machine() -> dict[str, Any]:
     """What computes: names of processors, CUDA's version, and on how many threads."""
-    return {"cpu": _cpu(), "gpu": _gpus(), "cuda": torch.version.cuda, "threads": torch.get_num_threads()}
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
+    return {"cpu": processor_name(), "gpu": _gpus(), "cuda": torch.version.cuda, "threads": torch.get_num_threads()}
 
 
 def _gpus() -> list[str]:

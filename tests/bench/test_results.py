@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 
@@ -98,6 +99,19 @@ def test_another_environment_is_refused(folder_of, pair, reopened):
     folder = folder_of(pair)
     with pytest.raises(ValueError, match="other environment, give another folder: threads was 1 and is 2"):
         reopened(folder, {"threads": 2})
+
+
+def test_a_run_of_an_earlier_version_is_not_gone_on_with_on_what_may_be_another_processor(folder_of, pair, reopened):
+    folder = folder_of(pair)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest["environment"]["cpu"] = "AMD EPYC"
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    sentence = (
+        'give another folder: cpu was "AMD EPYC" (noted by an earlier version, which did not tell processors of that '
+        'name apart) and is "AMD EPYC (family 25, model 17)"'
+    )
+    with pytest.raises(ValueError, match=re.escape(sentence) + "$"):
+        reopened(folder, {"cpu": "AMD EPYC (family 25, model 17)"})
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path, reopened):

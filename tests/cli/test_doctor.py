@@ -32,6 +32,7 @@ def test_a_working_machine_is_reported_as_one(talon):
     assert ran.answer["problems"] == []
     assert (ran.status, ran.answer["ok"]) == (0, True)
     assert ran.answer["devices"][0]["name"] == "cpu"
+    assert ran.answer["devices"][0]["description"] == describe_machine()["cpu"]
     assert ran.answer["devices"][0]["threads"] >= 1
     assert ran.answer["packages"]["torch"]
     assert "triton" in ran.answer["packages"]

@@ -91,6 +91,20 @@ def test_anything_else_drafts_and_verifies_in_turn_and_says_why(schedule: Any, m
     assert resolve(Parts("ngram", "mine", schedule=AUTO), REGISTRY).schedule is None
 
 
+def test_a_preset_of_an_earlier_version_is_not_taken_for_this_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("talon_core.runtime.machine.processor_name", lambda: "AMD EPYC (family 25, model 17)")
+    kept(PAYS)
+    assert chosen_schedule("mine", "ngram", REGISTRY).schedule == "cached:budget=8"
+    kept(PAYS, cpu="AMD EPYC")
+    found = chosen_schedule("mine", "ngram", REGISTRY)
+    assert found.schedule == "sync"
+    assert found.why == (
+        "preset 'mine' has cached:budget=8 on thread, found on a machine whose cpu is AMD EPYC (noted by an earlier "
+        "version, which did not tell processors of that name apart) and not AMD EPYC (family 25, model 17); talon tune "
+        "--schedule simulates others on this machine"
+    )
+
+
 def test_a_drafter_that_is_chosen_for_the_model_must_be_the_presets() -> None:
     model, _ = of_words()
     kept(PAYS, "ngram")  # which is the one that is ready for this model

@@ -142,6 +142,22 @@ def test_another_processor_has_a_library_of_its_own(monkeypatch, cache, compiled
     assert len(compiled) == 2
 
 
+@pytest.mark.parametrize("number", ["model", "cpu family"])
+def test_processors_of_one_name_and_the_same_abilities_have_libraries_of_their_own(monkeypatch, tmp_path, number):
+    """Also plans are kept beside the library."""
+    told = {"model name": "AMD EPYC", "cpu family": "25", "model": "17", "flags": "fpu avx2", "cpu MHz": "2596.134"}
+    monkeypatch.setattr(build, "CPUINFO", tmp_path / "cpuinfo")
+    compiler = build.find_compiler()
+
+    def key(**other):
+        lines = [f"{field}\t: {value}\n" for field, value in {**told, **other}.items()]
+        (tmp_path / "cpuinfo").write_text("".join(lines))
+        return build.build_key(compiler)
+
+    assert key() == key(**{"cpu MHz": "3100.000"})
+    assert key() != key(**{number: "1"})
+
+
 def test_a_processor_that_the_compiler_does_not_know_is_said_in_words(library, monkeypatch, cache):
     monkeypatch.setenv(build.MARCH, "abacus")
     with pytest.raises(BuildError, match=r"cannot compile the native kernels: .*abacus"):

@@ -186,6 +186,22 @@ def test_another_machine_is_named_and_refused_unless_it_is_meant(field: str, oth
     check_used(profile, found, other_machine=True)
 
 
+def test_a_profile_of_an_earlier_version_is_not_taken_for_this_processors() -> None:
+    profile, here = made(), {**HERE, "cpu": "AMD EPYC (family 25, model 17)"}
+    found = profile.differences(here)
+    assert found == (
+        "its cpu is AMD EPYC (noted by an earlier version, which did not tell processors of that name apart) and not "
+        "AMD EPYC (family 25, model 17)"
+    )
+    with pytest.raises(ValueError, match=r"make one here \(talon profile measure\), or say .* \(--other-machine\)$"):
+        check_used(profile, found, other_machine=False)
+    check_used(profile, found, other_machine=True)
+    now = attrs.evolve(profile, machine=here)
+    assert now.differences(here) == ""
+    other = now.differences({**here, "cpu": "AMD EPYC (family 25, model 1)"})
+    assert other == "its cpu is AMD EPYC (family 25, model 17) and not AMD EPYC (family 25, model 1)"
+
+
 def test_another_model_or_drafter_is_named() -> None:
     profile = made()
     assert profile.differences(HERE, "ab", "eagle3") == ""

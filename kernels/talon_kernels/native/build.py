@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from talon_core.basics.paths import cache_folder
+from talon_core.basics.processors import CPUINFO
 
 T = TypeVar("T")
 
@@ -160,8 +161,8 @@ def processor() -> str:
     """The processor's model and abilities, as far as the system tells; a shared home may serve several machines."""
     known = [platform.system(), platform.machine(), platform.processor()]
     try:
-        wanted = ("model name", "flags", "CPU part", "CPU implementer", "Features")
-        lines = Path("/proc/cpuinfo").read_text(errors="replace").split("\n\n")[0].splitlines()
+        wanted = ("model name", "cpu family", "model", "flags", "CPU part", "CPU implementer", "Features")
+        lines = CPUINFO.read_text(errors="replace").split("\n\n")[0].splitlines()
         known += [line for line in lines if line.split(":")[0].strip() in wanted]
     except OSError:
         pass
