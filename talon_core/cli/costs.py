@@ -1,6 +1,6 @@
 """The costs that a command takes from profiles, if these are of this machine and of what was recorded."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from talon_core.cli.output import if_interrupted, note
@@ -11,13 +11,18 @@ if TYPE_CHECKING:
     from talon_core.trace.replay import Method
 
 
+RECORDED = ("device", "dtype", "attention", "accelerator")
+"""What decides on costs besides the machine that replays, as a trace's environment and a profile's machine call it."""
+
+
 def costs_for(profile: str, traces: Sequence["Trace"], other_machine: bool) -> "Profile":
     """The profile that is named.
 
     Args:
         profile: its name or its file.
         traces: what it is used on.
-        other_machine: take it even if it is of another machine, model or drafter.
+        other_machine: take it even if it is of another machine, model or drafter, or of a target that ran otherwise
+            than when it was recorded.
 
     Raises:
         LookupError: if there is none of that name.
@@ -28,7 +33,7 @@ def costs_for(profile: str, traces: Sequence["Trace"], other_machine: bool) -> "
 
     costs = find_profile(profile)
     if not other_machine:
-        _check(costs, traces, apart(_machine), "here")
+        _check(costs, traces, apart(_machine), RECORDED, "here")
     return costs
 
 
@@ -44,7 +49,7 @@ def check_drafter_costs(costs: "Profile", traces: Sequence["Trace"], other_machi
         ValueError: if it is of something else where that is not meant; the sentence names the differences.
     """
     if not other_machine:
-        _check(costs, traces, {}, "on the drafter's machine")
+        _check(costs, traces, {}, (), "on the drafter's machine")
 
 
 def note_assumed(trace: "Trace", methods: Sequence["Method"], command: str = "replay") -> None:
@@ -67,13 +72,25 @@ def note_assumed(trace: "Trace", methods: Sequence["Method"], command: str = "re
         )
 
 
-def _check(costs: "Profile", traces: Sequence["Trace"], machine: Mapping[str, Any], where: str) -> None:
-    """Refuse a profile of another machine, as far as one is given, or of another model or drafter than was recorded."""
+def _check(
+    costs: "Profile", traces: Sequence["Trace"], machine: Mapping[str, Any], recorded: Collection[str], where: str
+) -> None:
+    """Refuse a profile of another machine, or of another model or drafter than was recorded.
+
+    Args:
+        costs: the profile.
+        traces: what it is used on.
+        machine: what it is compared with besides; nothing where any will do.
+        recorded: what is compared with how the target ran when it was recorded, as far as a trace tells.
+        where: another profile is to be made, for the error.
+    """
     from talon_core.profiles.store import check_used
     from talon_core.trace.replay import weight_bits_of
 
     for trace in traces:
-        here = {**machine, "weight_bits": weight_bits_of(trace)}
+        told = trace["environment"]  # of earlier versions it says less
+        here = {**{name: told[name] for name in recorded if name in told}, **machine}
+        here["weight_bits"] = weight_bits_of(trace)
         differences = costs.differences(here, trace["target"]["weights_sha256"], trace["drafter"]["spec"])
         check_used(costs, differences, other_machine=False, where=where)
 

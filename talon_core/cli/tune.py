@@ -216,7 +216,7 @@ def _costs(profile: str | None, traces: Sequence["Trace"], other_machine: bool) 
             "there is no profile: what a node and a layer cost decides how many of them pay; name one with --profile "
             "(talon profile list), or make one (talon profile measure)"
         )
-    costs = costs_for(profile, traces[:1], other_machine)
+    costs = costs_for(profile, traces, other_machine)
     if not costs.draft_table.points:
         raise ValueError(
             f"the profile '{costs.name}' does not say what the drafter takes; make one with it "

@@ -183,12 +183,28 @@ def test_generate_takes_a_profile_of_this_machine_and_another_one_only_where_it_
     assert answer["token_ids"] == plain
 
 
-def test_replay_predicts_with_a_profile(talon, measured, model, tmp_path):
-    assert measured().status == 0
+def recorded(talon, model, tmp_path):
+    """The folder of a trace of one text."""
     (tmp_path / "one.txt").write_text("hi-")
     folder = str(tmp_path / "trace")
     record = ("trace", "record", "--prompts", str(tmp_path / "one.txt"), "--out", folder, "--model", model)
     assert talon(*record, "--drafter", "ngram", "--raw", "--max-new-tokens", "12").status == 0
+    return folder
+
+
+def environment(folder, *without, **other):
+    """Change what a trace says of how it was recorded."""
+    manifest = Path(folder) / "manifest.json"
+    said = json.loads(manifest.read_text())
+    said["environment"] |= other
+    for name in without:
+        del said["environment"][name]
+    manifest.write_text(json.dumps(said))
+
+
+def test_replay_predicts_with_a_profile(talon, measured, model, tmp_path):
+    assert measured().status == 0
+    folder = recorded(talon, model, tmp_path)
     replay = ("trace", "replay", folder, "chain:length=2", "none", "--jobs", "1")
     for method in talon(*replay, "--profile", "mine", "--json").answer["methods"]:
         assert method["predicted_tokens_per_second"] == method["new_tokens"] / method["predicted_seconds"] > 0
@@ -206,11 +222,24 @@ def test_replay_predicts_with_a_profile(talon, measured, model, tmp_path):
     assert "its drafter is eagle3 and not ngram" in refusal
     assert talon(*replay, "--profile", "a100-qwen3-32b", "--other-machine").status == 0
     assert "no profile 'yours'" in talon(*replay, "--profile", "yours").refusal
-    manifest = tmp_path / "trace" / "manifest.json"
-    recorded = json.loads(manifest.read_text())
-    recorded["environment"]["weight_bits"] = 4
-    manifest.write_text(json.dumps(recorded))
+    environment(folder, weight_bits=4)
     assert "the weights of its model have 32 bits and not 4" in talon(*replay, "--profile", "mine").refusal
+
+
+def test_a_profile_is_compared_with_how_the_trace_was_recorded_too(talon, measured, model, tmp_path):
+    assert measured().status == 0
+    folder, had = recorded(talon, model, tmp_path), find_profile("mine").machine
+    replay = ("trace", "replay", folder, "none", "--jobs", "1", "--profile", "mine")
+    for name, other in (("device", "cuda:0"), ("dtype", "bfloat16"), ("attention", "odd"), ("accelerator", "odd")):
+        environment(folder, **{name: other})
+        said = f"its {name} is {had[name] or 'none'} and not {other}; make one here (talon profile measure), or say"
+        assert said in talon(*replay).refusal
+        assert talon(*replay, "--other-machine").status == 0
+        environment(folder, name)  # a trace that does not tell it
+        assert talon(*replay).status == 0
+        environment(folder, **{name: had[name]})
+    environment(folder, cpu="odd", threads=99)  # a trace of another machine
+    assert talon(*replay).status == 0
 
 
 def test_what_both_cost_each_other_is_said_as_the_simulation_takes_it(talon, model):

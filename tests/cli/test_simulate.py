@@ -107,7 +107,8 @@ def test_the_drafters_machine_may_be_another_but_its_profile_is_of_this_drafter_
         (tmp_path / f"{name}.json").write_text(json.dumps(said), encoding="utf-8")
         return str(tmp_path / f"{name}.json")
 
-    here = written("own", {**other, **{name: own[name] for name in MACHINE if name in own}}, spec, weights)
+    own = {**trace["environment"], **own}
+    here = written("own", {**other, **{name: own[name] for name in MACHINE}}, spec, weights)
     arguments = ("trace", "simulate", folder, METHOD, "--profile", here, "--drafter-profile")
     assert talon(*arguments, written("far", other, spec, weights)).status == 0
     for name, there in (
