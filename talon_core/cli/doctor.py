@@ -24,6 +24,7 @@ from talon_core.cli.drafter_check import drafter_rows, means_files, measured_dra
 from talon_core.cli.kept_schedules import kept_schedules, row_of, told
 from talon_core.cli.listing import list_models
 from talon_core.cli.output import print_json, stdout
+from talon_core.cli.passes_check import target_passes
 from talon_core.defaults import DEFAULT_DRAFTER, DEFAULT_MODEL, DEFAULT_POLICY
 from talon_core.errors import PluginError
 from talon_core.plugins.backends import choose_attention, made_and_why_not
@@ -305,7 +306,7 @@ def _model(session: "Session", registry: Registry, problems: list[str]) -> dict[
         "vocab_size": target.vocab_size,
         "attention": getattr(getattr(target, "attention", None), "name", None),
         "accelerator": accelerator.name if accelerator is not None else None,
-        "passes": _passes(target, session.model),
+        "passes": target_passes(target),
     }
 
 
@@ -316,23 +317,6 @@ def _weights(session: "Session") -> str | None:
     from talon_core.runtime.blocks import Held
 
     return str(Held.by(session.model)) if GgufModel.at(Path(path_of(session.name))) is not None else None
-
-
-def _passes(target: Any, model: Any) -> str | None:
-    """Whether passes over trees are repeated without Python, or why not; None where nobody knows."""
-    from talon_core.decoding.loading import without_graphs
-    from talon_core.hf.checks import devices_of
-    from talon_core.runtime.network import NetworkTarget
-
-    executor = target.own_executor() if isinstance(target, NetworkTarget) else None
-    if executor is None:
-        return None
-    why = executor.failure
-    if why is None and target.device.type == "cuda":
-        why = without_graphs(True, devices_of(model), executor.attention)
-    if why is None and not executor.recorded:
-        return None
-    return f"not repeated: {why}" if why else "recorded, and repeated without Python"
 
 
 def _drafter(given: str, session: "Session | None", registry: Registry, problems: list[str]) -> dict[str, Any] | None:

@@ -1,9 +1,10 @@
-"""What `talon doctor` says about a drafter: what it is, and how often it guesses right."""
+"""What `talon doctor` says about a drafter: what it is, how often it guesses right, and how its passes run."""
 
 import os
 from typing import TYPE_CHECKING, Any
 
 from talon_core.cli.overlap_check import measured_overlap
+from talon_core.cli.passes_check import drafter_passes
 from talon_core.defaults import CHECK_POLICY
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.checked_drafter import described, files_known
@@ -80,8 +81,9 @@ def measured_drafter(spec: DrafterSpec, session: "Session", registry: Registry) 
     """Open a drafter for a loaded model and decode a few prompts greedily with chains.
 
     Returns:
-        Its `name`, what is `recognised` of its files, its `acceptance`, where `by_depth` is what `acceptance_by_depth`
-        counts, and whether its `overlap` with the target can pay, see `Overlap`.
+        Its `name`, what is `recognised` of its files, whether its own `passes` are repeated without Python, its
+        `acceptance`, where `by_depth` is what `acceptance_by_depth` counts, and whether its `overlap` with the target
+        can pay, see `Overlap`.
 
     Raises:
         ValueError: if it does not fit the model.
@@ -97,6 +99,7 @@ def measured_drafter(spec: DrafterSpec, session: "Session", registry: Registry) 
         "name": spec.name,
         "overlap": measured_overlap(decoder),
         "recognised": described(spec, decoder.drafter),
+        "passes": drafter_passes(decoder.target),
         "acceptance": {
             "policy": CHECK_POLICY,
             "prompts": len(results),
@@ -112,6 +115,8 @@ def drafter_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     """The report as lines for people: what, and what was found."""
     name, acceptance = report["name"], report["acceptance"]
     rows = [(f"{name}: {what}", _text(value)) for what, value in report["recognised"].items()]
+    if report["passes"] is not None:
+        rows.append((f"{name}: passes", report["passes"]))
     rows.append(
         (
             f"{name}: acceptance",

@@ -123,6 +123,11 @@ class HFTarget(NetworkTarget):
         self._executors.add(made)
         return made
 
+    @property
+    def given_executors(self) -> list[Executor]:
+        """Those that `executor` has given, as long as a drafter keeps them."""
+        return [one for one in self._executors if one is not self.runner.executor]
+
     def own_executor(self) -> Executor:
         return self.runner.executor
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,13 +11,14 @@ import torch
 from safetensors.torch import save_file
 
 from talon_core.cli import doctor
-from talon_core.cli.drafter_check import drafter_of_files
+from talon_core.cli.drafter_check import drafter_of_files, drafter_rows
 from talon_core.drafter import DrafterSpec
 from talon_core.models.loading import load_model
 from talon_core.plugins.presets import Preset, save_preset
 from talon_core.plugins.registry import KINDS, Registered, Registry, load_registry
 from talon_core.runtime.blocks import Held
 from talon_core.runtime.machine import describe_machine
+from talon_kernels import native
 from talon_tests.tiny_gguf import write_gguf
 
 
@@ -97,6 +99,50 @@ def test_with_a_model_it_says_what_would_run_it(talon, model):
     assert answer["model"]["class"] == "LlamaForCausalLM"
     assert answer["model"]["attention"] in names
     assert "accelerator" in answer["model"]
+
+
+@pytest.fixture
+def asking(model, tmp_path):
+    """The model again, but of positions that are computed from how many there are, which nobody can write down."""
+    folder = Path(shutil.copytree(model, tmp_path / "asking"))
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_parameters"] = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+REPEATED = "recorded, and repeated without Python"
+NOT_REPEATED = r"not repeated: .+ asks for a number of the positions"
+
+
+def test_it_says_whether_the_models_passes_are_recorded_or_why_not(talon, model, asking, monkeypatch):
+    if native.load() is None:
+        pytest.skip("there are no native kernels here")
+    assert talon("doctor", "--model", model, "--json").answer["model"]["passes"] == REPEATED
+    said = talon("doctor", "--model", asking, "--json").answer["model"]["passes"]
+    assert re.fullmatch(NOT_REPEATED, said)
+    for path, passes in ((Path(model), REPEATED), (Path(asking), said)):
+        monkeypatch.chdir(path.parent)
+        told = talon("doctor", "--model", f"./{path.name}").out
+        assert f"./{path.name}: passes {passes}" in " ".join(told.split())
+    with native.switch_off("nobody writes passes down"):
+        assert talon("doctor", "--model", model, "--json").answer["model"]["passes"] is None
+
+
+def test_it_says_whether_a_drafters_own_passes_are_recorded_or_why_not(talon, model, asking):
+    if native.load() is None:
+        pytest.skip("there are no native kernels here")
+    for target, drafter, passes in (
+        (asking, f"draft-model:model={model}", REPEATED),
+        (model, f"draft-model:model={asking}", NOT_REPEATED),
+        (model, f"hybrid:of=draft-model[model={asking}]+ngram", NOT_REPEATED),
+    ):
+        found = check(talon, target, drafter).answer["drafter"]
+        assert re.fullmatch(passes, found["passes"])
+        assert (f"{found['name']}: passes", found["passes"]) in drafter_rows(found)
+    found = check(talon, asking, "ngram").answer["drafter"]
+    assert found["passes"] is None  # it runs none
+    assert "ngram: passes" not in dict(drafter_rows(found))
 
 
 def test_a_model_that_cannot_be_loaded_is_a_problem(talon, tmp_path):
