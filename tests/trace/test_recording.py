@@ -543,7 +543,10 @@ sys.exit(main())
 
 @pytest.mark.models
 @pytest.mark.slow
-def test_a_recording_that_is_killed_goes_on_where_it_was(smollm: Any, tmp_path: Path, forked_python: str) -> None:
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["terminated", "killed"])
+def test_a_recording_that_is_killed_goes_on_where_it_was(
+    smollm: Any, tmp_path: Path, forked_python: str, how: signal.Signals
+) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("\n".join(json.dumps({"turns": [f"Name {count} rivers."]}) for count in ("two", "three", "ten")))
     out = tmp_path / "trace"
@@ -553,8 +556,9 @@ def test_a_recording_that_is_killed_goes_on_where_it_was(smollm: Any, tmp_path: 
     until = time.monotonic() + 120
     while time.monotonic() < until and not [*out.glob("texts/*.safetensors")]:
         time.sleep(0.02)
-    os.kill(process.pid, signal.SIGTERM)
-    process.communicate()
+    os.kill(process.pid, how)
+    process.communicate()  # ends when the process does that holds its streams
+    assert process.returncode == -how
     assert 1 <= len(read_trace(out).texts()) < 3
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     answer = json.loads(done.stdout)
