@@ -46,6 +46,8 @@ WAYS = {"as it is": (False, None), "recorded": (True, None), "walked": (True, Tr
 ROUNDS = {"plain": Parts(policy=NONE), "default": Parts()}
 UNCOUNTED, COUNTED = 14, 3
 """Passes of a sample: those in which one is recorded and ways are tried, and those of which the least is taken."""
+WALKED = "walk", "walk_on", "walk_chains"
+"""What the library runs recorded passes by: one, several plain ones, and those of rounds whose trees are chains."""
 NO_ROWS = np.empty(0, dtype=np.int64)
 
 
@@ -165,7 +167,7 @@ def passes_timed(library: Library) -> Iterator[list[float]]:
 
         return call
 
-    before = {name: getattr(library, name) for name in ("walk", "walk_on")}
+    before = {name: getattr(library, name) for name in WALKED}
     vars(library).update({name: timed(function) for name, function in before.items()})
     try:
         yield inside

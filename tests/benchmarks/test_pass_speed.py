@@ -9,6 +9,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from talon_kernels.native import load, unavailable
 from talon_tests.tiny_gguf import write_gguf
 
 SCRIPT = Path(__file__).with_name("pass_speed.py")
@@ -34,14 +35,25 @@ def test_all_recorded_passes_count_while_they_are_timed(monkeypatch):
     script = runpy.run_path(str(SCRIPT), run_name="pass_speed")
     now = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    one, several = (lambda took, spent=spent: now.__setitem__(0, now[0] + spent * took) for spent in (1.0, 10.0))
-    library = SimpleNamespace(walk=one, walk_on=several)
+    one, several, chains = (
+        lambda took, spent=spent: now.__setitem__(0, now[0] + spent * took) for spent in (1.0, 10.0, 100.0)
+    )
+    library = SimpleNamespace(walk=one, walk_on=several, walk_chains=chains)
     with script["passes_timed"](library) as inside:
         library.walk(2)
         now[0] += 1000.0
         library.walk_on(3)
-    assert inside == [32.0]
-    assert (library.walk, library.walk_on) == (one, several)
+        library.walk_chains(4)
+    assert inside == [432.0]
+    assert (library.walk, library.walk_on, library.walk_chains) == (one, several, chains)
+
+
+def test_there_are_no_recorded_passes_but_those_that_are_timed():
+    library = load()
+    if library is None:
+        pytest.skip(f"no native kernels here: {unavailable()}")
+    walked = runpy.run_path(str(SCRIPT), run_name="pass_speed")["WALKED"]
+    assert {name for name in vars(library) if name.startswith("walk")} == {*walked}
 
 
 def test_a_sample_is_the_least_of_as_many_passes_each_way(monkeypatch):
