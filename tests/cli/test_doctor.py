@@ -423,6 +423,21 @@ def test_what_the_kernels_reach_is_measured(talon):
         assert re.match(rf"1 row [\d.]+ GB/s, {share} a sum .*; 8 rows \d+ G/s, {share} the mult", figures[name])
 
 
+def test_what_the_kernels_reach_fits_a_narrow_terminal(talon, monkeypatch):
+    from talon_kernels.native import unavailable
+    from talon_kernels.native.tuning import NAMES
+
+    if unavailable() is not None:
+        pytest.skip(f"no native kernels here: {unavailable()}")
+    said = " ".join(["1 row 25.1 GB/s, as fast as a sum over them"] * 5)
+    monkeypatch.setattr("talon_kernels.native.tuning.told_speeds", lambda _: dict.fromkeys(NAMES.values(), said))
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = talon("doctor").out.splitlines()
+    assert max(map(len, rows)) <= 80
+    for name in NAMES.values():
+        assert any(re.match(rf"native: {re.escape(name)} +1 row", row) for row in rows), name
+
+
 def test_it_says_how_much_of_a_gguf_file_stays_in_blocks(talon, model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = write_gguf(tmp_path / "tiny.gguf", {"attn_q": "Q8_0", "token_embd": "Q8_0"})

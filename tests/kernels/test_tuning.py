@@ -2,7 +2,8 @@
 
 import ctypes
 import json
-from itertools import pairwise, product
+import re
+from itertools import pairwise, product, starmap
 
 import attrs
 import numpy as np
@@ -502,6 +503,24 @@ class Told:
 
 
 NOT_TRIED = " (built in, not tried)"
+PLANNED = re.compile(r"\(tiles of (\d) columns, fetched (\d) (?:tile|line)s? ahead\)")
+
+
+@pytest.fixture
+def telling(tmp_path, monkeypatch):
+    """Tells of such a library that follows these plans."""
+    library = Told(tmp_path)
+    monkeypatch.setattr(tuning, "MEASURED_MEGABYTES", 1)
+    monkeypatch.setattr(tuning, "_took", lambda work, times: (work(), library.seconds)[1])
+    monkeypatch.setattr(tuning, "machine_speeds", lambda library: tuning.Speeds(1e9, 1e9))
+
+    def tell(plans):
+        tuning._keep(tuning._path(library), {trial: Tried(plan, 1, settled=True) for trial, plan in plans.items()})
+        whole = tuning.told_speeds(library)
+        assert library.multiplied == library.summed[0]
+        return whole
+
+    return tell
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -521,24 +540,30 @@ NOT_TRIED = " (built in, not tried)"
             " (tiles of 4 columns, fetched 64 lines ahead)",
             " (by panels)",
         ),
+        ({(SHORT_WIDE, 1): Plan(1, 2), (SHORT_WIDE, 8): None}, " (tiles of 1 column, fetched 2 tiles ahead)", ""),
     ],
 )
 def test_products_are_told_with_their_plans_and_beside_a_sum_over_the_same_weights(
-    tmp_path, monkeypatch, plans, few, many, busy
+    telling, monkeypatch, plans, few, many, busy
 ):
-    library = Told(tmp_path)
-    monkeypatch.setattr(tuning, "MEASURED_MEGABYTES", 1)
-    monkeypatch.setattr(tuning, "_took", lambda work, times: (work(), library.seconds)[1])
-    monkeypatch.setattr(tuning, "machine_speeds", lambda library: tuning.Speeds(1e9, 1e9))
     monkeypatch.setattr(tuning.Watch, "busy", lambda _: busy)
-    tuning._keep(tuning._path(library), {trial: Tried(plan, 1, settled=True) for trial, plan in plans.items()})
-    source = next((source for source, _ in plans), WIDE)
-    whole = tuning.told_speeds(library)
+    whole = telling(plans)
     assert all(line.endswith(tuning.BESIDE) == busy for line in whole.values())
-    one, eight = whole[tuning.NAMES[source]].removesuffix(tuning.BESIDE).split("; 8 rows")
+    source = next((source for source, _ in plans), WIDE)
+    one, eight = whole[tuning.NAMES[source]].removesuffix(tuning.BESIDE).split("; ")
     assert one.endswith(f"25% of a sum over them{few}")
+    assert eight.startswith("8 rows ")
     assert eight.endswith(f"of the multiplications, 2.00 times as long as 1 row{many}")
-    assert library.multiplied == library.summed[0]
+
+
+def test_of_all_weights_that_are_tried_the_plans_for_one_row_and_for_eight_are_told(telling):
+    """Panels have no product of their own: what they are tried for is told of blocks."""
+    tried = sorted({source for source, _ in tuning.TRIALS} - {PANEL})
+    plans = dict(zip(product(tried, (1, 8)), starmap(Plan, product((2, 3, 4), (1, 2, 3, 4))), strict=False))
+    found = [line for name, line in telling(plans).items() if name in tuning.NAMES.values()]
+    told = [Plan(int(one), int(ahead)) for line in found for one, ahead in PLANNED.findall(line)]
+    assert len(found) == len(tried)
+    assert sorted(map(attrs.astuple, told)) == sorted(map(attrs.astuple, plans.values()))
 
 
 @pytest.mark.parametrize(

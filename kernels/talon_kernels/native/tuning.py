@@ -472,10 +472,16 @@ class Reached:
     times: float
 
 
-def reached(library: Library, source: int) -> Reached:
-    """Measure products of one kind of weights, in turn with the sum: a machine may be slower for a while."""
+def reached(library: Library, source: int, cold: Cold) -> Reached:
+    """Measure products of one kind of weights, in turn with the sum: a machine may be slower for a while.
+
+    Args:
+        library: the kernels.
+        source: where tiles read weights.
+        cold: memory that has at least `MEASURED_MEGABYTES`.
+    """
     threads = torch.get_num_threads()
-    weights = Cold(MEASURED_MEGABYTES).weights(source, MEASURED_MEGABYTES)
+    weights = cold.weights(source, MEASURED_MEGABYTES)
     few, many = (torch.ones((rows, INPUTS[source])) for rows in (1, 8))
     out = torch.empty((8, OUTPUTS))
     works: dict[str, Callable[[], object]] = {
@@ -492,7 +498,13 @@ def reached(library: Library, source: int) -> Reached:
     return Reached(summed, read, products / least["many"], least["many"] / least["few"])
 
 
-NAMES = {WIDE: "float32 weights", NARROW: "bfloat16 weights", DIRECT: "weights in blocks (Q4_1)"}
+NAMES = {
+    WIDE: "float32 weights",
+    SHORT_WIDE: "float32 weights, short rows",
+    NARROW: "bfloat16 weights",
+    SHORT_NARROW: "bfloat16 weights, short rows",
+    DIRECT: "weights in blocks (Q4_1)",
+}
 
 
 def told_speeds(library: Library) -> Mapping[str, str]:
@@ -504,9 +516,10 @@ def told_speeds(library: Library) -> Mapping[str, str]:
         "memory": f"{best.read / 1e9:.1f} GB/s{beside}",
         "multiplications": f"{best.multiplied / 1e9:.0f} G/s{beside}",
     }
+    cold = Cold(MEASURED_MEGABYTES)
     for source, name in NAMES.items():
         watch = Watch()
-        found = reached(library, source)
+        found = reached(library, source, cold)
         beside = BESIDE if watch.busy() else ""
         few, many = (_told_plan(kept.get((source, rows)), source) for rows in (1, 8))
         told[name] = (
