@@ -80,6 +80,16 @@ def threads_as_before() -> Iterator[None]:
         pytest.fail(f"the test leaves {left} threads to torch, which had {before}")
 
 
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """Sets PyTorch's number of threads, for one test."""
+    import torch
+
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def fork_server() -> Iterator[Callable[[str], str]]:
     """The address of a process that starts others as forks of itself, by what it has imported.

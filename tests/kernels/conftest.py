@@ -146,11 +146,3 @@ def check_error() -> Callable[..., None]:
         assert (got.double() - truth).abs().max().item() <= allowed
 
     return check
-
-
-@pytest.fixture
-def threads() -> Iterator[Callable[[int], None]]:
-    """Sets PyTorch's number of threads, for one test."""
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
