@@ -23,7 +23,7 @@ NEEDS: dict[str, set[str]] = {"haswell": {"avx2", "fma", "f16c", "bmi1", "bmi2",
 EVERYWHERE = (
     *("test_blocks", "test_skinny_linear", "test_elementwise", "test_tree_attention", "test_recorded"),
     *("test_best_tokens", "test_likeliest_tokens", "test_greedy_walk", "test_checksum"),
-    "test_drawn_tokens",
+    *("test_drawn_tokens", "test_plans"),
 )
 """Files whose tests of the native kernels run on all of them."""
 

@@ -1,4 +1,4 @@
-"""Plans of the products: tried once, kept, and never of any weight for what comes out."""
+"""Plans of the products: tried once, and kept; `test_plans.py` has that none of them changes a bit."""
 
 import ctypes
 import json
@@ -9,9 +9,7 @@ import attrs
 import numpy as np
 import pytest
 import torch
-from gguf import GGMLQuantizationType
 
-from talon_core.runtime.blocks import Blocks
 from talon_kernels import native
 from talon_kernels.native import tuning
 from talon_kernels.native.tuning import (
@@ -25,11 +23,6 @@ from talon_kernels.native.tuning import (
     apply_plans,
     tried,
 )
-from talon_kernels.skinny_linear import skinny_linear
-from talon_tests.last_page import before_the_end
-from talon_tests.tiny_gguf import random_blocks
-
-KINDS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
 
 TWICE_EIGHT = 16
 """Rows of which a library with 32 registers reads blocks twice, each time for half of them, if its plan says so."""
@@ -425,58 +418,6 @@ def test_plans_of_another_form_are_tried_anew(timed, tmp_path):
         assert json.loads(kept.read_text())["form"] == tuning.FORM
     kept.write_text(json.dumps(whole))
     assert apply_plans(machine) != plans
-
-
-@pytest.mark.parametrize(("source", "inputs"), [(SHORT_WIDE, 200), (SHORT_WIDE, 1024), (WIDE, 1025)])
-def test_no_plan_changes_a_bit(library, source, inputs):
-    generator = torch.Generator().manual_seed(0)
-    x, weight = torch.randn((8, inputs), generator=generator), torch.randn((50, inputs), generator=generator)
-    weight = before_the_end(weight)  # what is fetched ahead lies behind it, where nothing may be read
-    followed = {rows: skinny_linear(x[:rows], weight, backend="native") for rows in range(1, 9)}
-    plans = apply_plans(library)
-    try:
-        for columns, distance in product(tuning.WIDTHS, tuning.DISTANCES[source]):
-            for rows in range(1, 9):
-                library.plan(source, rows, columns, distance, 4096)
-                assert torch.equal(skinny_linear(x[:rows], weight, backend="native"), followed[rows])
-    finally:
-        for (own, rows), plan in plans.items():
-            library.plan(own, rows, plan.columns, plan.distance, plan.floats)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_way_to_read_blocks_changes_a_bit(library, kind):
-    inputs = 768 if kind.endswith("K") else 224
-    blocks = Blocks(torch.from_numpy(random_blocks(kind, 50, inputs, 1)), int(GGMLQuantizationType[kind]), inputs)
-    wide = Blocks(torch.from_numpy(random_blocks(kind, 25, 1792, 1)), int(GGMLQuantizationType[kind]), 1792)
-    many, long = (torch.randn((17, size), generator=torch.Generator().manual_seed(0)) for size in (inputs, 1792))
-    long = long[:8]
-    x, plans = many[:8], apply_plans(library)
-    try:
-        for rows in range(1, 9):
-            expected = skinny_linear(x[:rows], blocks.widened(), backend="native")
-            for columns in (0, 1, 2, 3, 4):
-                known = library.plan(DIRECT, rows, columns, 64, 0)
-                assert known or rows > 4 or columns > 1  # of some heights and widths there are no tiles
-                assert torch.equal(skinny_linear(x[:rows], blocks, backend="native"), expected)
-        few_registers = library.plan(DIRECT, TWICE_EIGHT, 0, 0, 0) == 0
-        for rows in range(3, 18):
-            expected = skinny_linear(many[:rows], blocks.widened(), backend="native")
-            for columns, half in ((0, 1), (1, 1), (1, 0)):  # at last the smaller half is not read directly
-                assert library.plan(DIRECT, TWICE_EIGHT, columns, 0, 0) == (0 if few_registers else 2)
-                library.plan(DIRECT, rows // 2, half, 64, 0)
-                assert torch.equal(skinny_linear(many[:rows], blocks, backend="native"), expected)
-            library.plan(DIRECT, rows // 2, 1, 64, 0)
-        library.plan(DIRECT, 4, 0, 0, 0)  # eight long rows are two bands, for which there are no tiles now
-        assert torch.equal(
-            skinny_linear(long, wide, backend="native"), skinny_linear(long, wide.widened(), backend="native")
-        )
-    finally:
-        library.plan(DIRECT, TWICE_EIGHT, 0, 0, 0)
-        for rows in range(1, 9):
-            any(library.plan(DIRECT, rows, columns, 64, 0) for columns in (4, 2, 1))
-        for (source, rows), plan in plans.items():
-            library.plan(source, rows, plan.columns, plan.distance, plan.floats)
 
 
 def test_the_machine_and_the_products_are_measured(library, monkeypatch):

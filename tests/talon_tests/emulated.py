@@ -45,7 +45,7 @@ FLAGS = (
 FUNCTIONS = (
     *("abi", "lanes", "plan", "linear", "gated_mlp", "widen", "walk", "step_sizes", "gated_unit", "rms_norm"),
     *("same_numbers", "tree_attention", "checksums", "best_tokens", "greedy_walk"),
-    *("screen_width", "screen", "likeliest", "draw_tokens"),
+    *("screen_width", "screen", "likeliest", "draw_tokens", "planned"),
 )
 """By the number that the driver knows them by."""
 
@@ -212,6 +212,9 @@ class Emulated(Library):
 
     def plan(self, source: int, rows: int, width: int, distance: int, floats: int) -> int:
         return self._call("plan", source, rows, width, distance, floats)
+
+    def planned(self, source: int, rows: int, plan: int) -> None:
+        self._call("planned", source, rows, Memory(plan, 24, True))
 
     def linear(self, x: int, w: int, bias: int | None, y: int, m: int, n: int, k: int, kind: int, threads: int) -> None:
         stored = Memory(w, n * row_bytes(kind, k))

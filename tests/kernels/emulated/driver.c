@@ -17,6 +17,7 @@
 int64_t talon_abi(void);
 int64_t talon_lanes(void);
 int64_t talon_plan(int64_t, int64_t, int64_t, int64_t, int64_t);
+void talon_planned(int64_t, int64_t, int64_t *);
 int64_t talon_linear(const float *, const void *, const float *, float *, int64_t, int64_t, int64_t, int64_t, int64_t);
 int64_t talon_gated_mlp(const float *, const void *, const float *, const void *, const float *, const void *,
                         const float *, float *, float *, int64_t, int64_t, int64_t, int64_t, int64_t, const int64_t *,
@@ -108,6 +109,7 @@ static int64_t called(int64_t function, const Argument *a, const Memory *m) {
         case 16: return talon_screen(P(0), I(1), I(2), I(3), P(4), P(5), P(6), I(7));
         case 17: return talon_likeliest(P(0), P(1), P(2), P(3), P(4), P(5), P(6), I(7), I(8), I(9), I(10), I(11));
         case 18: return talon_draw_tokens(P(0), I(1), I(2), P(3), P(4), P(5), I(6));
+        case 19: talon_planned(I(0), I(1), P(2)); return 0;
         default: exit(5);
     }
 #undef P
