@@ -23,19 +23,38 @@ NEEDS: dict[str, set[str]] = {"haswell": {"avx2", "fma", "f16c", "bmi1", "bmi2",
 EVERYWHERE = (
     *("test_blocks", "test_skinny_linear", "test_elementwise", "test_tree_attention", "test_recorded"),
     *("test_best_tokens", "test_likeliest_tokens", "test_greedy_walk", "test_checksum"),
-    *("test_drawn_tokens", "test_plans"),
+    *("test_drawn_tokens", "test_plans", "test_running_on", "test_chains_ahead", "test_commit_path"),
 )
 """Files whose tests of the native kernels run on all of them."""
+
+NOT_EMULATED = ("test_running_on", "test_chains_ahead", "test_commit_path")
+"""Those of them that leave out the emulated one: in their C's place there is Python, or nothing."""
 
 LONG = (
     *("test_wide_rows_fit_no_panel_and_change_nothing", "test_many_rows_are_cut_into_blocks_without_a_change_of_bits"),
     "test_any_changed_bit_and_any_two_exchanged_words_are_noticed",
 )
-QUICK = (
-    *("test_a_few_walked_passes_have_the_bits_of_the_pass", "test_a_few_most_likely_tokens_are_those_of_the_pass"),
-    "test_steps_are_packed_as_c_reads_them",
-)
-"""Tests that run on other processors with the whole matrix alone, and those of recorded passes that always do."""
+"""Tests that run on other processors with the whole matrix alone."""
+
+QUICK = {
+    "test_recorded": (
+        *("test_a_few_walked_passes_have_the_bits_of_the_pass", "test_a_few_most_likely_tokens_are_those_of_the_pass"),
+        "test_steps_are_packed_as_c_reads_them",
+    ),
+    "test_running_on": (
+        "test_passes_run_ahead_have_the_bits_of_passes_run_one_by_one",
+        "test_drawn_passes_run_ahead_have_the_bits_and_tokens_of_those_run_one_by_one",
+        *("test_no_pass_is_run_behind_an_end", "test_threads_change_nothing"),
+        "test_a_text_whose_law_is_none_ends_where_it_would",
+    ),
+    "test_chains_ahead": (
+        *("test_python_packs_what_c_reads", "test_rounds_run_ahead_are_those_that_are_run_one_by_one"),
+        *("test_the_number_of_threads_changes_nothing", "test_the_levels_are_reached_to_the_bit"),
+        *("test_drawn_texts_end_within_a_chain_that_was_run_ahead", "test_no_round_is_run_that_is_not_wanted"),
+        "test_texts_that_are_drawn_otherwise_follow_each_other",
+    ),
+}
+"""Of these files only such tests run on other processors always, and the others with the whole matrix alone."""
 
 NEEDED = "TALON_NEEDS_EMULATOR"
 """The environment variable that says that the emulator must be there."""
@@ -45,9 +64,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test of the native kernels once for each processor."""
     file, test = metafunc.module.__name__.rpartition(".")[2], metafunc.function.__name__
     if file in EVERYWHERE and "library" in metafunc.fixturenames:
-        always = test in QUICK if file == "test_recorded" else test not in LONG
+        always = test in QUICK[file] if file in QUICK else test not in LONG
         marks = () if always else (pytest.mark.matrix,)
-        others = [pytest.param(processor, marks=marks) for processor in PROCESSORS[1:]]
+        run = [one for one in PROCESSORS[1:] if one in NEEDS or file not in NOT_EMULATED]
+        others = [pytest.param(processor, marks=marks) for processor in run]
         metafunc.parametrize("library", ["here", *others], indirect=True, scope="module")
 
 

@@ -27,6 +27,7 @@ from talon_core.source_chooser import SourceChooser
 from talon_core.tree import TokenTree
 from talon_drafters.eagle.network import EagleHead
 from talon_drafters.heads.feature_drafter import FeatureDrafter
+from talon_kernels.native import load
 from talon_kernels.recorded.chains import MOST_DRAFTED, PassFields, RoundsFields
 from talon_kernels.recorded.recorder import NativeRecorder
 from talon_strategies import Chain
@@ -163,11 +164,16 @@ def warmed(drafter, policy, model=None):
 
 
 @cache
-def warmed_three(drafter):
+def warmed_on(library, drafter):
+    """The library is the one that answers where kernels are asked for."""
+    assert load() is library
     return warmed(drafter, "chain:length=3")
 
 
-@cache
+def warmed_three(drafter):
+    return warmed_on(load(), drafter)
+
+
 def quantiles(drafter, share):
     """Of the log-probabilities of paths of one, two and three tokens, the one that such a share lies below."""
     rounds = warmed_three(drafter).generate(PROMPT, max_new_tokens=NEW).rounds
