@@ -32,7 +32,8 @@ class Inquirer(Drafter):
     When the tree of a round is finished, `inquire` is called once for its slot, unless nobody has asked for a layer of
     it: then the policy drafts nothing, and the pass has the root alone. The nodes that it adds attend to the
     committed text, to their ancestors and to themselves, as all nodes do. No rule sees them and none is accepted, so
-    the output stays what it is with any rule and any kind of tree. `Committed.answers` has what the target said.
+    the output stays what it is with any rule and any kind of tree. `Committed.answers` has what the target said; it is
+    None where nothing was asked.
 
     It needs an engine that asks for inquiries: as a part of `hybrid`, or while a trace is recorded, it is refused.
     """

@@ -49,7 +49,7 @@ class Talon(PooledLayers):
         return math.log(self.least) if self.least else -math.inf
 
     def chains(self) -> Chains | None:
-        """Of two nodes a tree is a chain of one token; larger ones may have branches."""
+        """Of two nodes a tree is a chain of one token; larger ones may have branches. A subclass with other trees says so."""
         return Chains(maxsize, 1, (self.floor,), (math.inf,)) if self.budget == 2 else None
 
     def chain_came(self, logp: FloatArray, nodes: int) -> None:

@@ -433,7 +433,7 @@ class TalonCost(CostAware, ForestLearner):
     def observe(self, round_: Round) -> None:
         super().observe(round_)
         learnt, nodes = self.learnt, len(round_.tree)
-        expected = 0.0
+        expected = 1.0
         if self.known.drafting and not learnt.layers_of_chain:
             falling = -learnt.scores
             falling.sort()
@@ -453,7 +453,7 @@ class TalonCost(CostAware, ForestLearner):
             accepted: drafted tokens that were, where the tree was one of the chains.
             beside: nodes that the drafter has added to the tree, which take time as its own do.
         """
-        passes = self.spent(new, nodes + beside)
+        passes = self.spent(new, nodes, beside)
         if passes is None:
             return
         learnt = self.learnt
@@ -464,24 +464,34 @@ class TalonCost(CostAware, ForestLearner):
             learnt.went(expected, new, passes)
             learnt.width = self.looked_at()
 
-    def spent(self, new: int, nodes: int) -> float | None:
-        """Book a round; what it took, in passes of plain decoding, if it had a draft.
+    def spent(self, new: int, nodes: int, beside: int = 0) -> float | None:
+        """Book a round; what it took, in passes of plain decoding, if it had a draft, or nodes that were added.
 
         Args:
             new: tokens that it has emitted.
-            nodes: of the pass.
+            nodes: of the tree that was verified.
+            beside: as for `went`.
         """
         learnt, known = self.learnt, self.known
         learnt.wanted = None
         asked, learnt.asked = learnt.asked, 0.0
         read, learnt.catching_up = learnt.catching_up, 0.0
         learnt.unread = 0 if asked or known.drafting else learnt.unread + new
-        if not known.drafting:
+        if known.drafting:
+            seconds = known.drafting[-1] + known.verifying.item(nodes - 1)
+        else:
             learnt.left = max(learnt.left - 1, 0)
-            learnt.paid(new, 1.0 + (asked + read) / known.plain)
-            return None
-        verifying = known.verifying.item(min(nodes, len(known.verifying)) - 1)
-        passes = (known.drafting[-1] + verifying) / known.plain
+            seconds = known.plain + asked
+        passes = (seconds + self.added(nodes, beside)) / known.plain
         learnt.paid(new, passes + read / known.plain)
+        counts = bool(known.drafting or beside)
         known.drafting = []
-        return passes
+        return passes if counts else None
+
+    def added(self, nodes: int, beside: int) -> float:
+        """Seconds that nodes take which were added to a tree of so many; 0 where it is not known what passes take."""
+        if not beside:
+            return 0.0
+        known = self.known
+        without, with_them = (known.costs.verify(size, known.context) for size in (nodes, nodes + beside))
+        return max(with_them - without, 0.0) if with_them is not None and without is not None else 0.0

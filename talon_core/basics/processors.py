@@ -45,7 +45,7 @@ def named(told: str, otherwise: str) -> str:
     name = next(filter(None, found.get("model name", ())), otherwise)
     for numbers in NUMBERS:
         if found.keys() >= numbers.keys():
-            said = ", ".join(f"{called} {' and '.join(found[field])}" for field, called in numbers.items())
+            said = ", ".join(f"{called} {' and '.join(sorted(found[field]))}" for field, called in numbers.items())
             return f"{name} ({said})"
     return name
 

@@ -28,7 +28,7 @@ def _said(executors: "Iterable[Executor]", target: Any) -> str | None:
     found = sorted({why for why in (_why(one, target) for one in executors) if why is not None})
     if found:
         return f"not repeated: {'; '.join(found)}"
-    return REPEATED if any(one.recorded for one in executors) else None
+    return REPEATED if executors and all(one.recorded for one in executors) else None
 
 
 def _why(executor: "Executor", target: Any) -> str | None:

@@ -50,13 +50,8 @@ class Drafted:
 
     @property
     def was_asked_for(self) -> bool:
-        """Whether the drafter was asked for a layer of it in its round, whatever it knew."""
+        """Whether somebody wanted a layer of it, whatever the drafter knew, and whether or not it was prepared."""
         return any(span.work == "layer" for span in self.spans)
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether anybody wants a draft in its round, now or when it was prepared."""
-        return len(self.drafted) > 1 or self.was_asked_for
 
 
 @attrs.frozen(eq=False)

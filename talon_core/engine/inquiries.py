@@ -123,7 +123,7 @@ class DrafterInquiries(Inquiries):
     ) -> dict[int, Asked]:
         asked = {}
         for slot, one in drafted.items():
-            if slot not in faults and one.is_wanted:
+            if slot not in faults and one.was_asked_for:
                 with faults.of([slot]), spans.of("draft", [slot], "inquiry"):
                     deepest = sequences[slot].deepest
                     asking = self._drafter, self._named, self.most_added

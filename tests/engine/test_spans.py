@@ -155,8 +155,7 @@ def test_what_is_prepared_says_so_and_changes_no_name_of_the_rest(kind: type[Not
     for number, one in enumerate(rounds, start=1):
         drafted = layers(one)
         assert drafted == [*range(len(drafted))]
-        asked = asks and (bool(drafted) or len(one.tree) > 1)
-        beside = [*["inquiry", "answers"] * asked, *["commit"] * (number < len(rounds))]
+        beside = [*["inquiry", "answers"] * (asks and bool(drafted)), *["commit"] * (number < len(rounds))]
         assert [work for work, _ in works(one, "draft") if work != "layer"] == beside
         assert [work for work, _ in works(one, "policy")][-2:] == ["finish", "copy"]
         calls = layers(one, "prepare")

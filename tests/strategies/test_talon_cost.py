@@ -12,7 +12,7 @@ from talon_core.trace.clocked import Clock, Clocked
 from talon_core.tree import TokenTree
 from talon_strategies import CaDDTree, Match, TalonCost, TalonCostSampled
 from talon_strategies.following import Following, Seen
-from talon_strategies.learnt import ENOUGH, PAUSES, WIDEST, WIDTH, Learnt
+from talon_strategies.learnt import ENOUGH, PAUSES, SHARE, WIDEST, WIDTH, Learnt
 from talon_strategies.talon_cost import CERTAIN
 from talon_tests.prices import Prices
 
@@ -217,10 +217,21 @@ def test_a_round_is_billed_for_nodes_that_its_drafter_has_added(draft, beside):
     passes = []
     for inquired in (0, beside):
         policy = served(TalonCost(budget=16, depth=1), Prices(node=0.1))
-        round_ = round_of(draft(policy, drafter))
-        policy.observe(attrs.evolve(round_, inquired=inquired))
+        policy.observe(attrs.evolve(round_of(draft(policy, drafter)), inquired=inquired))
         passes.append(policy.learnt.passes)
-    assert passes[1] - passes[0] == pytest.approx(0.1 * min(beside, 16 - len(round_.tree)))  # no price is known of more
+    assert passes[1] - passes[0] == pytest.approx(0.1 * beside)
+
+
+@pytest.mark.parametrize(("beside", "left"), [(0, 0), (5, PAUSES[0])])
+def test_nodes_that_are_added_where_nothing_is_known_are_billed_too_and_end_in_a_pause(beside, left):
+    policy = served(TalonCost(), Prices(node=0.1))
+    alone = Round(TokenTree.root(1), np.array([0]), np.array([2]), inquired=beside)
+    before = policy.learnt.credit
+    for _ in range(ENOUGH):
+        assert policy.width(TokenTree.root(1)) > 0
+        policy.observe(alone)  # the drafter has offered nothing
+    assert policy.learnt.left == left
+    assert policy.learnt.credit - before == pytest.approx(ENOUGH * (SHARE - 0.1 * beside))
 
 
 @pytest.mark.parametrize(("layer", "rounds"), [(2.001, 0), (2.99, 48), (100.0, 64)])

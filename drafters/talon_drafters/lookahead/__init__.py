@@ -1,4 +1,4 @@
-"""The drafter `lookahead`: n-grams that the target itself makes, by Jacobi iteration beside every tree."""
+"""The drafter `lookahead`: n-grams that the target itself makes, by Jacobi iteration beside its trees."""
 
 from talon_drafters.lookahead.options import Lookahead
 

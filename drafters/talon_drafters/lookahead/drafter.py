@@ -23,7 +23,7 @@ def open_lookahead(options: Lookahead, vocab_size: int) -> Drafter:
 
 
 class LookaheadDrafter(LookupDrafter[Pool], Inquirer):
-    """Offers what the pool has, and asks the target about the window beside every tree.
+    """Offers what the pool has, and asks the target about the window beside each tree.
 
     Near the end of a text, where the window would reach behind its last token, nothing is asked any more.
 
