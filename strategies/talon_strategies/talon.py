@@ -49,7 +49,10 @@ class Talon(PooledLayers):
         return math.log(self.least) if self.least else -math.inf
 
     def chains(self) -> Chains | None:
-        """Of two nodes a tree is a chain of one token; larger ones may have branches. A subclass with other trees says so."""
+        """Of two nodes a tree is a chain of one token; larger ones may have branches.
+
+        A subclass whose trees are others overrides this, too.
+        """
         return Chains(maxsize, 1, (self.floor,), (math.inf,)) if self.budget == 2 else None
 
     def chain_came(self, logp: FloatArray, nodes: int) -> None:
