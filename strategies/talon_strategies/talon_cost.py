@@ -22,7 +22,7 @@ from talon_strategies.cost_aware import CostAware, rates, sizes_up_to
 from talon_strategies.drawing import NOTHING
 from talon_strategies.learnt import ENOUGH, SHARE, WIDEST, WIDTH, Learnt
 from talon_strategies.options import whole_number
-from talon_strategies.prices import ASSUMED
+from talon_strategies.prices import ASSUMED, verify_price
 from talon_strategies.talon_cost_forests import TalonCostForest
 
 STEPS = 4
@@ -489,9 +489,8 @@ class TalonCost(CostAware, ForestLearner):
         return passes if counts else None
 
     def added(self, nodes: int, beside: int) -> float:
-        """Seconds that nodes take which were added to a tree of so many; 0 where it is not known what passes take."""
+        """Seconds that nodes take which were added to a tree of so many."""
         if not beside:
             return 0.0
-        known = self.known
-        without, with_them = (known.costs.verify(size, known.context) for size in (nodes, nodes + beside))
-        return max(with_them - without, 0.0) if with_them is not None and without is not None else 0.0
+        costs, context = self.known.costs, self.known.context
+        return max(verify_price(costs, nodes + beside, context) - verify_price(costs, nodes, context), 0.0)

@@ -1,6 +1,6 @@
 """What `talon doctor` says about passes over trees: whether they are repeated without Python, or why not."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ def drafter_passes(target: Any) -> str | None:
     return _said(target.given_executors, target) if isinstance(target, HFTarget) else None
 
 
-def _said(executors: "Iterable[Executor]", target: Any) -> str | None:
-    executors = [*executors]
+def _said(executors: "Sequence[Executor]", target: Any) -> str | None:
     found = sorted({why for why in (_why(one, target) for one in executors) if why is not None})
     if found:
         return f"not repeated: {'; '.join(found)}"
