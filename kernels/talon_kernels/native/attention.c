@@ -21,6 +21,9 @@ enum { FEW = REGISTERS == 32 ? 6 : 3, WIDE = 4 };
 // Keys packed at once; a multiple of V.
 enum { PACK = COLUMNS * V };
 
+// Multiplications for which threads that sleep are not woken.
+enum { WORTH_WAKING = 40000 };
+
 // Most floats of what the parts of a band find; one query of each sequence may take more.
 enum { MOST_PARTIAL = 4 << 20 };
 
@@ -52,6 +55,21 @@ typedef struct {
 } Soon;
 
 static const Soon nothing;
+
+// Bytes of a page: the processor fetches ahead within one, and looks up where the next one lies only when it is read.
+enum { PAGE = 4096 };
+
+// Asks for a line of each page of some rows, so that all of these are looked up at once.
+static void look_up(const float *rows, int64_t stride, int64_t count) {
+    const int64_t each = most(PAGE / (int64_t)sizeof(float) / most(stride, 1), 1);
+    for (int64_t j = 0; j < count; j += each) __builtin_prefetch(rows + j * stride, 0, TO_SECOND_CACHE);
+}
+
+// Reads some rows in their order, which the processor sees and fetches ahead. Packing reads them in another one.
+static void read_in_order(const float *rows, int64_t stride, int64_t count, int64_t n) {
+    for (int64_t j = 0; j < count; j++)
+        for (int64_t d = 0; d < n; d += LINE) (void)*(const volatile float *)(rows + j * stride + d);
+}
 
 // packed[d][j] = rows[j][d] for PACK rows, of which only `count` exist; the others repeat the last one. What is read soon, if
 // anything, has as many.
@@ -170,6 +188,7 @@ static void score_rows(const float *q, int64_t queries, const float *keys, int64
                        float *packed, float *score, int64_t width, const float *values, int64_t values_stride) {
     for (int64_t j = 0; j < count; j += PACK) {
         int64_t some = least(count - j, PACK), vectors = (some + V - 1) / V;
+        read_in_order(keys + j * stride, stride, some, n);
         pack(keys + j * stride, stride, some, n, packed, values ? values + j * values_stride : 0, values_stride);
         for (int64_t i = 0; i < queries; i += HEIGHT)
             scores_of[vectors - 1][least(queries - i, HEIGHT) - 1](q + i * n, packed, score + i * width + j, width, n);
@@ -253,7 +272,10 @@ static void attend(const Call *call, const Trees *trees, int64_t b, int64_t head
         s->sum[i] = 0;
     }
     memset(s->out, 0, (size_t)(queries * out_width) * sizeof(float));
-    const int64_t stop = least((part + 1) * PART, longest), nodes = trees->counts[b];
+    const int64_t start = most(part * PART, earliest), stop = least((part + 1) * PART, longest);
+    look_up(keys + start * k_stride, k_stride, least(stop, densest) - start);
+    look_up(values + start * v_stride, v_stride, least(stop, densest) - start);
+    const int64_t nodes = trees->counts[b];
     const int64_t tree_width = (nodes + PACK - 1) / PACK * PACK;
     // Only ancestors' scores are used, but which rows these are differs by query: score them all.
     if (branched && stop > prefix && part * PART < stop)
@@ -464,7 +486,7 @@ static int64_t most_positions(const Cut *cut, const Trees *trees, int64_t thread
     return slowest;
 }
 
-Cut cut_call(const HeadShape *shape, const Trees *trees, int64_t threads) {
+Cut cut_call(const HeadShape *shape, const Trees *trees, int64_t threads, int awake) {
     Cut cut = {.shape = *shape, .pieces = 1, .threads = threads};
     int64_t parts = 0;
     for (int64_t b = 0; b < trees->batch; b++) {
@@ -495,7 +517,8 @@ Cut cut_call(const HeadShape *shape, const Trees *trees, int64_t threads) {
     cut.pieces = pieces;
     cut.height = (rows + pieces - 1) / pieces;
     cut.tasks = places * pieces;
-    if (rows * positions_until(&cut, trees, cut.tasks) / pieces * shape->head_dim < 40000) cut.threads = 1;
+    const int64_t sums = rows * positions_until(&cut, trees, cut.tasks) / pieces * shape->head_dim;
+    if (!awake && sums < WORTH_WAKING) cut.threads = 1;
     cut.threads = least(cut.threads, cut.tasks);
     return cut;
 }
@@ -575,7 +598,7 @@ EXPORT int64_t talon_tree_attention(const float *q, const float *k, const float 
     float *partial = 0;
     int failed = make_trees(layout, batch, &trees);
     if (!failed) {
-        const Cut cut = cut_call(&call.shape, &trees, threads);
+        const Cut cut = cut_call(&call.shape, &trees, threads, 0);
         if (cut.floats) {
             partial = malloc((size_t)cut.floats * sizeof(float));
             if (!partial) failed = NO_MEMORY;

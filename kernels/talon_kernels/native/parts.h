@@ -105,7 +105,8 @@ typedef struct {
     int64_t floats;                        // room for what the parts of a band find, where there are several
 } Cut;
 
-Cut cut_call(const HeadShape *shape, const Trees *trees, int64_t threads);
+// awake: whether threads are there already, so that even a little is shared.
+Cut cut_call(const HeadShape *shape, const Trees *trees, int64_t threads, int awake);
 
 // The tasks [begin, end) of a thread: about as many positions for each.
 void share_tasks(const Cut *cut, const Trees *trees, int64_t thread, int64_t threads, int64_t *begin, int64_t *end);

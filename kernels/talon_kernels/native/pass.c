@@ -221,6 +221,27 @@ static void norm_rows(const Step *s, void *const *memory, int64_t first, int64_t
                 (float)s->scalars[1]);
 }
 
+// Asks for what a thread reads first of some weights: when it has waited for the others, it need not wait for memory.
+static void ask_for_first(const void *weights, int64_t N, int64_t K, int kind, int64_t thread, int64_t threads) {
+    enum { FIRST = 4096 };
+    const int64_t size = row_bytes(kind, K);
+    int64_t begin, end;
+    share(N, thread, threads, &begin, &end);
+    const int64_t bytes = (end - begin) * size < FIRST ? (end - begin) * size : FIRST;
+    for (int64_t at = 0; at < bytes; at += 64)
+        __builtin_prefetch((const char *)weights + begin * size + at, 0, TO_SECOND_CACHE);
+}
+
+// The same of the weights of a product that is the next step, if it is one.
+static void ask_for_weights(const Step *s, void *const *memory, int64_t thread, int64_t threads) {
+    const int64_t *of = s->numbers;
+    if (s->op == LINEAR) ask_for_first(at(s, memory, 2), of[1], of[2], (int)of[3], thread, threads);
+    if (s->op == MLP) {
+        ask_for_first(at(s, memory, 2), of[2], of[3], (int)of[5], thread, threads);
+        ask_for_first(at(s, memory, 3), of[2], of[3], (int)of[6], thread, threads);
+    }
+}
+
 // Operands: y, x, weight, bias; numbers: rows, N, K, kind.
 static int linear_columns(const Step *s, void *const *memory, int64_t rows, int64_t thread, int64_t threads) {
     const Product p = {at(s, memory, 1), at(s, memory, 2), at(s, memory, 3), at(s, memory, 0),
@@ -242,6 +263,7 @@ static int mlp_columns(const Step *s, void *const *memory, int64_t rows, int64_t
     int failed = 0;
     share(H, thread, shared->threads, &begin, &end);
     if (begin < end) failed |= gated_columns(&gate, &up, (int)s->numbers[4], begin, end);
+    ask_for_first(down.w, N, H, down.kind, thread, shared->threads);
     wait_for_all(shared);
     share(N, thread, shared->threads, &begin, &end);
     if (begin < end) failed |= columns(&down, begin, end);
@@ -291,7 +313,7 @@ static int cut_attention(const Step *steps, int64_t count, const Inputs *in, Sha
         if (s->op != ATTEND) continue;
         const HeadShape shape = shape_of(s);
         if (cut_of(shared, &shape) < shared->cuts + shared->shapes) continue;
-        const Cut cut = shared->cuts[shared->shapes++] = cut_call(&shape, &in->trees, shared->threads);
+        const Cut cut = shared->cuts[shared->shapes++] = cut_call(&shape, &in->trees, shared->threads, 1);
         if (cut.floats > floats) floats = cut.floats;
     }
     if (floats) shared->partial = malloc((size_t)floats * sizeof(float));
@@ -330,7 +352,10 @@ static void walk(const Step *steps, int64_t count, void *const *memory, const In
         shared->threads = all;
         int failed = 0;
         for (const Step *s = steps; s < steps + count; s++) {
-            if (s->waits) wait_for_all(shared);
+            if (s->waits) {
+                ask_for_weights(s, memory, thread, all);
+                wait_for_all(shared);
+            }
             const int64_t own = in->counts[s->count], begin = own * thread / all, end = own * (thread + 1) / all;
             switch (s->op) {
                 case LINEAR: failed |= linear_columns(s, memory, own, thread, all); break;
