@@ -114,11 +114,13 @@ class Ahead:
         logp: natural log-probabilities of the candidates of each layer, best first, at most as many as were asked for,
             minus infinity for padding, shape `(layers, width)`, float64; those of the chain stand first.
         seconds: that each layer has taken, at least one.
+        reading: what it had to read first, as `Proposed.reading`; of the rounds that were run together, of the first.
     """
 
     drafted: Sequence[int]
     logp: FloatArray
     seconds: Sequence[float]
+    reading: Reading | None = None
 
 
 @attrs.frozen(eq=False)
@@ -211,7 +213,8 @@ class Drafter(ABC):
                 raises is raised. None where nobody is to be asked, as the engine has it.
 
         Returns:
-            Seconds that were spent on it, by the drafter's own clock (`time.perf_counter`); 0 where nothing was run.
+            Seconds that were spent on it, by the drafter's own clock (`time.perf_counter`), without those of
+            `Ahead.reading`; 0 where nothing was run.
         """
         return 0.0
 

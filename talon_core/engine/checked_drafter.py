@@ -238,6 +238,7 @@ def checked_ahead(drafter: object, given: object, vocab_size: int, most: int) ->
         tokens: Any = [*given.drafted]
         logp: Any = given.logp
         seconds = [checked_seconds(drafter, each, "ahead") for each in given.seconds]
+        reading: Any = given.reading
     if not isinstance(logp, np.ndarray) or logp.dtype != np.float64 or logp.ndim != 2:
         raise fail("gave no log-probabilities of candidates from ahead; they must be float64, of shape (layers, width)")
     if not len(seconds) == len(logp) >= max(len(tokens), 1) or not logp.shape[1]:
@@ -251,7 +252,16 @@ def checked_ahead(drafter: object, given: object, vocab_size: int, most: int) ->
         raise fail(f"drafted {written(tokens)} ahead; the target's vocabulary has ids 0 to {vocab_size - 1}")
     if not logp.max() <= LOGP_SLACK or not logp[: len(tokens), 0].min(initial=0.0) > -np.inf:  # NaN if there is one
         raise fail("gave a candidate a log-probability from ahead that is not a finite number of at most 0")
-    return Ahead(tokens, np.minimum(logp, 0.0), seconds)
+    return Ahead(tokens, np.minimum(logp, 0.0), seconds, _checked_reading(drafter, reading))
+
+
+def _checked_reading(drafter: object, given: object) -> Reading | None:
+    if given is not None and not isinstance(given, Reading):
+        raise PluginError(
+            f"{naming('drafter', drafter)} says that it has read {written(given)}; it must be a Reading, or None "
+            "where it has read nothing"
+        )
+    return given
 
 
 def checked_likeliest(drafter: object, given: object) -> float | None:
@@ -299,11 +309,7 @@ def checked_proposal(drafter: object, given: object, frontiers: int) -> Proposed
             f"{naming('drafter', drafter)} says that it took {written(passes)} draft passes; it must be a whole number "
             "of at least 0"
         )
-    if reading is not None and not isinstance(reading, Reading):
-        raise PluginError(
-            f"{naming('drafter', drafter)} says that it has read {written(reading)}; it must be a Reading, or None "
-            "where it has read nothing"
-        )
+    _checked_reading(drafter, reading)
     if not isinstance(prepared, bool):
         raise PluginError(
             f"{naming('drafter', drafter)} says {written(prepared)} of whether its passes were being recorded; it must "

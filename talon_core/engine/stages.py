@@ -138,6 +138,7 @@ class Stages:
         self._clock = clock
         self._spans = SlotSpans(sequences, clock)
         self._ahead: Ahead | None = None  # what was run ahead for this round, if its policy need not be asked
+        self._asked_ahead = 0.0  # when passes were asked to be run ahead in this round
         self._verified: list[TokenTree] = []  # all that were in the pass, with what was added to them
 
     def prepare(self, nodes: int) -> None:
@@ -210,6 +211,7 @@ class Stages:
             draws = self._offered({slot: TokenTree.root(one.root)}).drawn.get(slot)
             if slot in self._faults:
                 return
+            self._asked_ahead = self._clock()
             with parts.blaming("run_on"):
                 spent = parts.drafter.run_on(slot, chains, one.deepest + 1, ends, draws)
             if spent != 0.0:
@@ -231,6 +233,10 @@ class Stages:
         """The tree that was run ahead, and what its layers took."""
         ((slot, one),), now = self._sequences.items(), self._clock
         spans = []
+        if ahead.reading is not None:
+            self._measured.caught_up(ahead.reading.tokens, ahead.reading.seconds)
+            ended = min(self._asked_ahead + ahead.reading.seconds, now())
+            spans.append(Span("draft", self._asked_ahead, ended, "reading"))
         for layer, seconds in enumerate(ahead.seconds):
             start = now()
             now.goes_on(seconds)

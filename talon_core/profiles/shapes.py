@@ -190,7 +190,10 @@ class Full(Drafter):
         return self.was_ahead
 
     def ahead(self, slot: int) -> Ahead | None:
-        return self._inner.ahead(slot)
+        given = self._inner.ahead(slot)
+        if given is not None and given.reading is not None:
+            self.reading = given.reading
+        return given
 
     def run_on(
         self,

@@ -140,6 +140,11 @@ class ChainRounds:
         target.beside.add(self)
         drafter.beside.add(self)
 
+    @property
+    def ran(self) -> bool:
+        """Whether any rounds were run, so that it is likely that others can be."""
+        return self._seconds > 0.0
+
     def ready(self, slot: int) -> bool:
         """Whether the next round of a text was run, as far as is known before anything is asked."""
         return self._ran is not None and self._ran.slot == slot and self._ran.next is not None
@@ -183,13 +188,14 @@ class ChainRounds:
         self._target.forget_ahead()
         self._drafter.forget_ahead()
         in_time = FEW if not self._seconds else int(SECONDS_AHEAD / self._seconds)
-        rounds = min(in_time, chains.rounds, self._most)
-        if rounds < 2:
+        most = min(in_time, self._most)
+        if most < 2:
             self._most = max(self._most, 2)  # a later time it may be of use again
             if in_time < 2:
                 self._seconds /= 2.0
             return 0.0
-        rounds = max(min(rounds, left - 1), 1)  # each emits a token; for each there is memory for whole laws
+        # each emits a token, and for each there is memory for whole laws
+        rounds = max(min(most, chains.rounds, left - 1), 1)
         drawn = None if draws is None else ChainDraws.of(draws, rounds * (chains.depth + 1))
         if draws is not None and drawn is None:
             return 0.0

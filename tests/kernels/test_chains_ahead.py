@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from talon_core.chains import Chains
+from talon_core.costs import MeasuredCosts
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.drafter import Ahead
 from talon_core.errors import PluginError
@@ -215,7 +216,7 @@ def test_rounds_run_ahead_are_those_that_are_run_one_by_one(library, specs, came
     assert {len(path) > 1 for _, _, _, path, _, _ in expected[1]} == {False, True}
 
 
-@pytest.mark.parametrize("together", [2, 3, 7, 100])
+@pytest.mark.parametrize("together", [1, 2, 3, 7, 100])
 def test_a_profile_knows_what_such_rounds_take(library, specs, came, monkeypatch, together):
     """However many of them are run at once; there need be no trees as large as their chains."""
     run = ChainRounds.run
@@ -476,6 +477,7 @@ FINE = Ahead([3, 40], np.zeros((2, 1)), [0.1, 0.1])
         (attrs.evolve(FINE, drafted=[3, -1]), "ahead; the target's vocabulary has ids 0 to 511"),
         (attrs.evolve(FINE, drafted=[3, "a"]), "ahead; the target's vocabulary has ids 0 to 511"),
         (attrs.evolve(FINE, drafted=3), "raised TypeError in ahead"),
+        (attrs.evolve(FINE, reading=3), "says that it has read 3; it must be a Reading, or None"),
     ],
 )
 def test_a_drafter_that_has_nonsense_ready_is_named(library, specs, monkeypatch, said, why):
@@ -678,14 +680,55 @@ def test_a_drafter_that_spends_no_seconds_is_named(library, specs, monkeypatch, 
         decoder.generate(PROMPT, max_new_tokens=9)
 
 
-def test_few_rounds_are_no_reason_to_think_that_one_takes_less(library, specs):
-    """Chains that end soon say nothing of what a round takes, by which it is decided how many are run at once."""
-    chained = drafter_of(warmed_three(specs["eagle3"]))._chained
-    before = chained._seconds
-    assert before > 0.0
-    for _ in range(3):
-        assert chained.run(0, None, [3], torch.zeros(1, 4), Chains(1, 1, (0.0,), (0.0,)), 50, frozenset()) == 0.0
-    assert chained._seconds == before
+def test_rounds_of_which_one_is_told_at_a_time_are_run_ahead(library, specs, came, monkeypatch):
+    """A round that is tried has its passes behind one another, too."""
+
+    @attrs.frozen
+    class OneByOne(Levels):
+        name = "one-by-one"
+
+        def chains(self):
+            return attrs.evolve(super().chains(), rounds=1)
+
+    drafter = specs["eagle3"]
+    decoder = warmed(drafter, OneByOne(quantiles(drafter, 0.3), quantiles(drafter, 0.5)))
+
+    def decode():
+        return told(decoder.generate(PROMPT, max_new_tokens=NEW))
+
+    expected = one_by_one(monkeypatch, decode)
+    came.clear()
+    assert decode() == expected
+    assert sum(came) > 0.8 * len(expected[1])
+
+
+def test_what_waits_is_read_before_rounds_are_run_ahead(library, specs, came, monkeypatch):
+    """A text's first round with a draft is no exception; what was read is told apart from its layers."""
+    decoder, prompt = warmed(specs["eagle3"], "chain:length=3"), [*range(60, 95)]
+    caught_up, read = MeasuredCosts.caught_up, []
+
+    def noted(self, tokens, seconds):
+        read.append((tokens, seconds))
+        caught_up(self, tokens, seconds)
+
+    monkeypatch.setattr(MeasuredCosts, "caught_up", noted)
+
+    def decode():
+        decoder.engine.forget()
+        return decoder.generate(prompt, max_new_tokens=NEW)
+
+    expected = one_by_one(monkeypatch, lambda: told(decode()))
+    read.clear()
+    came.clear()
+    result = decode()
+    assert told(result) == expected
+    assert came[0]
+    assert sum(came) > 0.8 * len(came)
+    ((tokens, seconds),) = read
+    (first, span), *others = [(one, span) for one in result.rounds for span in one.spans if span.work == "reading"]
+    assert (tokens, first, others) == (len(prompt) - 2, result.rounds[0], [])
+    assert span.seconds == pytest.approx(seconds)
+    assert all(span.end <= one.start for one in first.spans if one is not span)
 
 
 # Texts whose tokens are drawn

@@ -50,6 +50,7 @@ class _Slot(StagedSlot):
         beginning: the features of the first tokens, see `BEGINNING`, shape `(tokens, features)`; None before reading.
         answered: frontiers of the round whose answers were ready, as its passes were run ahead.
         came: whether all layers of the round were taken at once that was run ahead.
+        reading: what was read before rounds were run ahead, until it is told of.
         asked_width: candidates that are wanted in rounds that are run ahead.
         round: in which it was staged, as the drafter counts them.
     """
@@ -64,12 +65,13 @@ class _Slot(StagedSlot):
         self.beginning: Tensor | None = None
         self.answered: list[Frontier] = []
         self.came = False
+        self.reading: Reading | None = None
         self.asked_width = 1
         self.round = 0
 
     def restart(self, pending: list[int]) -> None:
         super().restart(pending)
-        self.answered, self.came = [], False
+        self.answered, self.came, self.reading = [], False, None
         self._fresh = True
 
     def keep_beginning(self, features: Tensor, start: int) -> None:
@@ -266,8 +268,9 @@ class FeatureDrafter(Drafter):
             return None
         round_, numbers, scale = found
         own.came = True
+        reading, own.reading = own.reading, None
         logp = numbers.numpy()[:, numbers.shape[1] // 2 :][:, : own.asked_width].astype(np.float64)
-        return Ahead(round_.drafted, logp, [seconds * scale for seconds in round_.seconds[:-1]])
+        return Ahead(round_.drafted, logp, [seconds * scale for seconds in round_.seconds[:-1]], reading)
 
     @torch.inference_mode()
     def run_on(
@@ -280,10 +283,11 @@ class FeatureDrafter(Drafter):
         wanted: StillWanted | None = None,
     ) -> float:
         own = self._slots[slot]
-        if self._chained is None or own.waits_long or not own.pending or not len(self._rows.table):
+        if self._chained is None or not own.pending or not len(self._rows.table) or self._in_round():
             return 0.0
-        if self._in_round():
+        if own.waits_long and not self._chained.ran:  # nothing is read before it is known that it can be told of
             return 0.0
+        own.reading = self._read_first([slot] if own.waits_long else [])
         own.features = [torch.cat(own.features)] if len(own.features) > 1 else own.features
         for table in (self._given, self._rows):
             table.clear()
@@ -312,7 +316,8 @@ class FeatureDrafter(Drafter):
             return None
         own.answered.append(one)
         best = Best.read((found.numbers, found.scores), self._vocabulary)
-        return Proposed(best.shared_out(frontiers, {one.slot: 0}), 1, ran_in=found.seconds)
+        reading, own.reading = own.reading, None
+        return Proposed(best.shared_out(frontiers, {one.slot: 0}), 1, reading, ran_in=found.seconds)
 
     @torch.inference_mode()
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:
