@@ -30,7 +30,7 @@ from talon_core.plugins.parts import built
 from talon_core.plugins.registry import load_registry
 from talon_core.profiles.measure import Measuring, ProfilePlan
 from talon_core.profiles.profile import Profile
-from talon_core.profiles.store import save_profile
+from talon_core.profiles.store import find_profile, save_profile
 from talon_core.runtime.machine import describe_machine
 from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.methods import parse_methods
@@ -78,6 +78,8 @@ def main() -> None:
     parser.add_argument("--other-machine", action="store_true", help="profiles are meant, whatever they are of")
     parser.add_argument("--figures", type=Path, default=None, help="a folder for the pictures, study-*.svg")
     given = parser.parse_args()
+    for name in given.profile or ():
+        find_profile(name)  # what is not there is refused before an hour of recording
     given.out.mkdir(parents=True, exist_ok=True)
     traces = {temperature: recorded(given, temperature) for temperature in TEMPERATURES}
     names = given.profile or [measured(given)]

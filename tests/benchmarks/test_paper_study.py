@@ -54,6 +54,14 @@ def test_the_script_goes_from_prompts_to_tables_and_pictures(tmp_path, monkeypat
     runpy.run_path(str(SCRIPT), run_name="__main__")
 
 
+def test_a_profile_that_is_not_there_is_refused_before_anything_is_recorded(tmp_path, monkeypatch):
+    given = ["--prompts", str(tmp_path), "--out", str(tmp_path / "out"), "--profile", "h200-llama-3.1-8b"]
+    monkeypatch.setattr(record, "Recorder", lambda *_: pytest.fail("nothing is to be recorded"))
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *given, "--profile", "nowhere"])
+    with pytest.raises(LookupError, match="no profile 'nowhere'"):
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+
+
 class Unsure(Drafter):
     """Has a law for each path, and hardly prefers a token; notes how many candidates it is asked for after each."""
 
