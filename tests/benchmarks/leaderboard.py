@@ -158,6 +158,12 @@ def _traces(options: argparse.Namespace, temperature: float) -> Iterator[tuple[s
         yield from ((drafter, True) for drafter in of_laws)
 
 
+def policies_of(registry: Registry, draws: bool) -> list[str]:
+    """Names of the policies that draw their children, or of all the others, plugins' too."""
+    found = registry.entries["tree policy"].items()
+    return [name for name, policy in found if (policy.cls.children != "deterministic") == draws]
+
+
 def methods_of(registry: Registry, laws: bool, reads_texts: bool = False) -> list[str]:
     """Policies, as `talon trace sweep` takes them, plain decoding first.
 
@@ -170,14 +176,12 @@ def methods_of(registry: Registry, laws: bool, reads_texts: bool = False) -> lis
     """
     lossless = {name: rule.cls for name, rule in registry.entries["rule"].items() if not rule.cls.lossy}
     found = [PLAIN]
-    for name, policy in registry.entries["tree policy"].items():
-        draws = policy.cls.children != "deterministic"
-        if draws != laws:
-            continue
-        rules = sorted(rule for rule, cls in lossless.items() if {policy.cls.children, "any"} & cls.exact_for)
+    for name in policies_of(registry, laws):
+        children = registry.entries["tree policy"][name].cls.children
+        rules = sorted(rule for rule, cls in lossless.items() if {children, "any"} & cls.exact_for)
         rules = [rule for rule in rules if rule == EXACT_RULE or not reads_texts]
         for spec in POLICIES.get(name, [name]):
-            found += [f"{spec}/{rule}" for rule in rules] if draws else [spec]
+            found += [f"{spec}/{rule}" for rule in rules] if laws else [spec]
     return found
 
 

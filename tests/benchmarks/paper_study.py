@@ -7,6 +7,9 @@ Records what the drafter proposes on the prompts at temperature 0 and 1, tries e
 `study.json`, the tables of docs/study.md as `study.md`, and with --figures its pictures. What is there already is not
 done again, so it can be interrupted. Speeds are those that the profiles predict; the first one's stand in the tables.
 Without --profile one of this machine is measured first, which takes a quiet minute.
+
+How much of the best trees they get is told of every registered policy that does not draw, plugins' too, under the first
+profile, at its default options and for some others.
 """
 
 import argparse
@@ -18,6 +21,8 @@ from typing import Any
 
 import attrs
 import numpy as np
+from leaderboard import policies_of
+from study_shares import Share, best_of, shares
 
 from talon_core.bench.bootstrap import Interval, mean_with_interval, with_interval
 from talon_core.bench.environment import describe_session
@@ -34,6 +39,7 @@ from talon_core.profiles.store import find_profile, save_profile
 from talon_core.runtime.machine import describe_machine
 from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.methods import parse_methods
+from talon_core.trace.oracle import BestTrees
 from talon_core.trace.processes import one_by_one
 from talon_core.trace.record import Recorder, TracePlan
 from talon_core.trace.replay import Replay
@@ -52,14 +58,12 @@ BY_BUDGET = {
     "TALON": tuple(f"talon:budget={nodes}" for nodes in BUDGETS),
 }
 BY_MU = tuple(f"talon:mu={mu}" for mu in MUS)
-POLICIES = (
-    "chain:length=5",
-    "static",
-    *(f"eagle2:budget={nodes}" for nodes in (16, 60)),
-    *(f"{name}:budget={nodes}" for name in ("talon", "talon-local", "talon-absolute") for nodes in (16, 60)),
-    TUNED,
-)
-METHODS = (*dict.fromkeys(("none", EAGLE, TALON, *LAYERS, *sum(BY_BUDGET.values(), ()), *BY_MU, *POLICIES)),)
+METHODS = (*dict.fromkeys(("none", EAGLE, TALON, *LAYERS, *sum(BY_BUDGET.values(), ()), *BY_MU)),)
+"""What is compared as in the paper."""
+
+OTHERS = (*(f"{name}:budget=16" for name in ("eagle2", "talon", "talon-local", "talon-absolute")), TUNED)
+"""Of which the study says how much of the best trees they get, besides each policy's default options."""
+
 TEMPERATURES = (0.0, 1.0)
 SUPERSET = {"width": max(BUDGETS), "depth": 20, "nodes": 2 * max(BUDGETS)}
 """No node of the largest tree is asked for more candidates. Of a layer twice as many nodes are kept as such a tree may
@@ -84,7 +88,14 @@ def main() -> None:
     traces = {temperature: recorded(given, temperature) for temperature in TEMPERATURES}
     names = given.profile or [measured(given)]
     profiles = [costs_for(name, [*traces.values()], given.other_machine) for name in names]
-    lines = {profile.name: swept(given.out, [*traces.values()], profile) for profile in profiles}
+    of_best = [*policies_of(load_registry(), draws=False), *OTHERS]
+    lines = {
+        profile.name: swept(given.out, [*traces.values()], profile, [] if place else of_best)
+        for place, profile in enumerate(profiles)
+    }
+    first = lines[profiles[0].name]
+    told = {temperature: shares(trace, of_trace(first, trace), of_best) for temperature, trace in traces.items()}
+    best = {temperature: best_of(trace) for temperature, trace in traces.items()}
     study = {
         "session": describe_session(),
         "machine": describe_machine(),
@@ -102,19 +113,21 @@ def main() -> None:
                 temperature: [
                     one.as_dict()
                     for one in summaries(of_trace(found, trace))
-                    if one.set is None or name == profiles[0].name  # counts are the same with any profile
+                    if one.set is None or name == profiles[0].name  # counts of these are the same with any profile
                 ]
                 for temperature, trace in traces.items()
             }
             for name, found in lines.items()
         },
+        "shares": {temperature: [attrs.asdict(one) for one in rows] for temperature, rows in told.items()},
+        "best_trees": {temperature: [attrs.asdict(one) for one in trees] for temperature, trees in best.items()},
     }
-    tables = written(traces, lines, study)
+    tables = written(traces, lines, study["tree_building"], told, best)
     (given.out / "study.json").write_text(json.dumps(study, separators=(",", ":")) + "\n", encoding="utf-8")
     (given.out / "study.md").write_text(tables, encoding="utf-8")
     print(tables)
     if given.figures is not None:
-        pictures(traces, lines[profiles[0].name], given.figures)
+        pictures(traces, first, given.figures)
 
 
 def recorded(given: argparse.Namespace, temperature: float) -> Trace:
@@ -140,9 +153,10 @@ def measured(given: argparse.Namespace) -> str:
     return found.name
 
 
-def swept(out: Path, traces: Sequence[Trace], profile: Profile) -> list[Line]:
-    """Every method on every text."""
-    wanted = Sweep([trace.folder for trace in traces], METHODS, profile, profile.fingerprint)
+def swept(out: Path, traces: Sequence[Trace], profile: Profile, more: Sequence[str]) -> list[Line]:
+    """Every method on every text, and more of them."""
+    methods = [*dict.fromkeys([*METHODS, *more])]
+    wanted = Sweep([trace.folder for trace in traces], methods, profile, profile.fingerprint)
     with progress(f"trying methods, {profile.name}", "lines") as report:
         return wanted.run(out / "sweep", one_by_one, report)
 
@@ -196,8 +210,22 @@ def compared(lines: Sequence[Line], one: str, other: str, name: str | None = Non
     return Compared(quotient(0, 1), quotient(1, 1), quotient(2, 0))
 
 
-def written(traces: Mapping[float, Trace], lines: Mapping[str, Sequence[Line]], study: Mapping[str, Any]) -> str:
-    """The tables, as docs/study.md has them."""
+def written(
+    traces: Mapping[float, Trace],
+    lines: Mapping[str, Sequence[Line]],
+    times: Mapping[float, Mapping[str, float]],
+    told: Mapping[float, Sequence[Share]],
+    best: Mapping[float, Sequence[BestTrees]],
+) -> str:
+    """The tables, as docs/study.md has them.
+
+    Args:
+        traces: by temperature.
+        lines: by profile; the first one's speeds are in the tables.
+        times: of `building`, by temperature.
+        told: of `shares`, likewise.
+        best: of `best_of`, likewise.
+    """
     first = next(iter(lines.values()))
     parts = []
     for temperature, trace in traces.items():
@@ -210,10 +238,13 @@ def written(traces: Mapping[float, Trace], lines: Mapping[str, Sequence[Line]], 
         for title, methods in BY_BUDGET.items():
             parts += [f"{title}, by N:", _table("N", dict(zip(BUDGETS, methods, strict=True)), by_name)]
         parts += ["TALON, by mu:", _table("mu", dict(zip(MUS, BY_MU, strict=True)), by_name)]
-        times = study["tree_building"][temperature]
-        told = ", ".join(f"`{name}` {microseconds:.0f}" for name, microseconds in times.items())
-        parts += [f"Building a tree, in microseconds a round, the engine's checks included: {told}."]
-        parts += ["Of the oracle:", _shares(by_name, sets)]
+        taken = ", ".join(f"`{name}` {microseconds:.0f}" for name, microseconds in times[temperature].items())
+        parts += [f"Building a tree, in microseconds a round, the engine's checks included:\n{taken}."]
+        trees = "; ".join(
+            f"of {one.nodes} nodes {one.by_the_laws:.2f} and {one.in_hindsight:.2f}" for one in best[temperature]
+        )
+        parts += [f"The MAT of the best trees, by the drafter's laws and in hindsight: {trees}."]
+        parts += ["Of the oracle:", _shares(told[temperature], sets)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -255,15 +286,13 @@ def _table(head: str, methods: Mapping[Any, str], by_name: Mapping[Any, Summary]
     return "\n".join(rows)
 
 
-def _shares(by_name: Mapping[Any, Summary], sets: Sequence[str]) -> str:
-    rows = [
-        "| policy | nodes | " + " | ".join(f"`{name}`" for name in sets) + " | all |",
-        "|" + "---|" * (len(sets) + 3),
-    ]
-    for method in POLICIES:
-        shares = [by_name[method, name].share or 0.0 for name in (*sets, None)]
-        nodes = by_name[method, None].totals.nodes_verified / by_name[method, None].totals.target_passes
-        rows.append(f"| `{method}` | {nodes:.1f} | " + " | ".join(f"{100 * share:.0f} %" for share in shares) + " |")
+def _shares(told: Sequence[Share], sets: Sequence[str]) -> str:
+    head = ["policy", "MAT", "nodes", "largest", "outside", *(f"`{name}`" for name in sets), "all"]
+    rows = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for one in told:
+        figures = [f"{one.mat:.2f}", f"{one.nodes:.1f}", str(one.largest), str(one.outside)]
+        parts = ["" if share is None else f"{100 * share:.0f} %" for share in (*map(one.sets.get, sets), one.share)]
+        rows.append(f"| `{one.method}` | {' | '.join([*figures, *parts])} |")
     return "\n".join(rows)
 
 

@@ -13,7 +13,12 @@ from talon_core.candidates import Candidates, NoLaws
 from talon_core.choices import SeededChoices
 from talon_core.drafter import Proposed
 from talon_core.engine.drafting import DraftLimits, draft_tree
+from talon_core.plugins.registry import load_registry
+from talon_core.profiles.store import find_profile
 from talon_core.trace import record
+from talon_core.trace.folder import read_trace
+from talon_core.trace.methods import parse_methods
+from talon_core.trace.run import replayed
 from talon_core.trace.superset import Superset
 from talon_strategies import Talon
 from talon_tests.tiny_models import of_words
@@ -21,6 +26,43 @@ from talon_tests.tiny_models import of_words
 SCRIPT = Path(__file__).with_name("paper_study.py")
 
 
+@pytest.fixture(autouse=True)
+def _beside(monkeypatch):
+    """Python finds what lies beside a script that it runs."""
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+
+
+def of_set(study, trace, method, name, nodes):
+    """The share of a method on one set, by its tokens a pass in the table and the trees in hindsight of its texts."""
+    rows = study["rows"][study["profiles"][0]["name"]][str(trace["settings"]["temperature"])]
+    (own,) = (row["mean_accepted_tokens"] for row in rows if (row["method"], row["set"]) == (method, name))
+    along = [text.along for text in trace if text.set == name]
+    most = sum(map(len, along)) / sum(one.in_hindsight(nodes) for one in along) - 1
+    return (own - 1) / most if most else None
+
+
+def check_shares(study, folder, profile):
+    """Every policy that does not draw is told a share, once, which is that of `talon trace replay`."""
+    registry, trace = load_registry(), read_trace(folder)
+    fixed = {name for name, one in registry.entries["tree policy"].items() if one.cls.children == "deterministic"}
+    rows = {row["method"]: row for row in study["shares"][str(trace["settings"]["temperature"])]}
+    assert {name for name in rows if ":" not in name} == fixed
+    assert {name.partition(":")[0] for name in rows} == fixed
+    assert {"eagle2:budget=16", "talon:budget=16"} < {*rows}
+    methods = parse_methods([*rows], trace, registry)
+    for one in replayed(trace, methods, jobs=1, costs=find_profile(profile), timed=False).tried:
+        name, totals, most = one.method.name, one.totals, one.oracle.in_hindsight - 1
+        row = rows[name]
+        assert row["share"] == ((totals.mean_accepted_tokens - 1) / most if most else None)
+        assert (row["mat"], row["largest"]) == (totals.mean_accepted_tokens, totals.largest_tree)
+        assert (row["nodes"], row["outside"]) == (totals.nodes_verified / totals.target_passes, totals.outside)
+        assert row["sets"] == {each: of_set(study, trace, name, each, row["largest"]) for each in row["sets"]}
+    told = [row["share"] or 0.0 for row in rows.values()]
+    assert told == sorted(told, reverse=True)
+    return rows
+
+
+@pytest.mark.slow
 def test_the_script_goes_from_prompts_to_tables_and_pictures(tmp_path, monkeypatch):
     model, tokenizer = of_words()
     model.save_pretrained(tmp_path / "model")
@@ -41,6 +83,11 @@ def test_the_script_goes_from_prompts_to_tables_and_pictures(tmp_path, monkeypat
 
     study = json.loads((tmp_path / "out" / "study.json").read_text())
     assert set(study["rows"]) == {"h200-llama-3.1-8b", "a100-llama-3.1-8b"}
+    of_each = [{row["method"] for row in study["rows"][name]["0.0"]} for name in study["rows"]]
+    assert "talon-cost" in of_each[0] - of_each[1]  # what it drafts depends on the profile
+    for temperature in ("0", "1"):
+        rows = check_shares(study, tmp_path / "out" / f"trace-{temperature}", "h200-llama-3.1-8b")
+        assert all({*row["sets"]} == {"one", "two"} for row in rows.values())
     (plain,) = [
         row for row in study["rows"]["h200-llama-3.1-8b"]["0.0"] if (row["method"], row["set"]) == ("none", None)
     ]
