@@ -114,12 +114,25 @@ class Ahead:
         logp: natural log-probabilities of the candidates of each layer, best first, at most as many as were asked for,
             minus infinity for padding, shape `(layers, width)`, float64; those of the chain stand first.
         seconds: that each layer has taken, at least one.
-        reading: what it had to read first, as `Proposed.reading`; of the rounds that were run together, of the first.
     """
 
     drafted: Sequence[int]
     logp: FloatArray
     seconds: Sequence[float]
+
+
+@attrs.frozen
+class RanOn:
+    """What `Drafter.run_on` has done.
+
+    Attributes:
+        seconds: that passes of rounds to come have taken, by the drafter's own clock (`time.perf_counter`); 0 where
+            none was run.
+        reading: what it has read before, as `Proposed.reading`, whether passes were run then or not. Its seconds are
+            not among these.
+    """
+
+    seconds: float = 0.0
     reading: Reading | None = None
 
 
@@ -194,12 +207,12 @@ class Drafter(ABC):
         ends: frozenset[int],
         draws: "NodeDraws | None" = None,
         wanted: "StillWanted | None" = None,
-    ) -> float:
+    ) -> RanOn:
         """Run the passes of rounds to come, the target's, too: each has its answer ready when it is asked for.
 
         It is asked before a round, where that of no other sequence shares its passes, and the target walks along its
-        most likely tokens, or those that it draws. Nothing is committed by it, and nothing that is asked has another
-        answer than without it. By default nothing is run.
+        most likely tokens, or those that it draws. Nothing of the rounds is committed by it, and nothing that is asked
+        has another answer than without it. By default nothing is run.
 
         Args:
             slot: of the sequence.
@@ -213,10 +226,9 @@ class Drafter(ABC):
                 raises is raised. None where nobody is to be asked, as the engine has it.
 
         Returns:
-            Seconds that were spent on it, by the drafter's own clock (`time.perf_counter`), without those of
-            `Ahead.reading`; 0 where nothing was run.
+            What that took.
         """
-        return 0.0
+        return RanOn()
 
     def likeliest(self, slot: int, tokens: Sequence[int]) -> float | None:
         """How likely what `propose` would offer first is, where that can be told without a pass.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from talon_core.drafter import FINAL_STATE, Ahead, Drafter, DrafterSpec, Proposed, Reading
+from talon_core.drafter import FINAL_STATE, Ahead, Drafter, DrafterSpec, Proposed, RanOn, Reading
 from talon_core.engine.checked_candidates import LOGP_SLACK
 from talon_core.errors import PluginError, blaming, blaming_bugs, is_whole, naming, of_the_machine, written
 
@@ -238,7 +238,6 @@ def checked_ahead(drafter: object, given: object, vocab_size: int, most: int) ->
         tokens: Any = [*given.drafted]
         logp: Any = given.logp
         seconds = [checked_seconds(drafter, each, "ahead") for each in given.seconds]
-        reading: Any = given.reading
     if not isinstance(logp, np.ndarray) or logp.dtype != np.float64 or logp.ndim != 2:
         raise fail("gave no log-probabilities of candidates from ahead; they must be float64, of shape (layers, width)")
     if not len(seconds) == len(logp) >= max(len(tokens), 1) or not logp.shape[1]:
@@ -252,7 +251,18 @@ def checked_ahead(drafter: object, given: object, vocab_size: int, most: int) ->
         raise fail(f"drafted {written(tokens)} ahead; the target's vocabulary has ids 0 to {vocab_size - 1}")
     if not logp.max() <= LOGP_SLACK or not logp[: len(tokens), 0].min(initial=0.0) > -np.inf:  # NaN if there is one
         raise fail("gave a candidate a log-probability from ahead that is not a finite number of at most 0")
-    return Ahead(tokens, np.minimum(logp, 0.0), seconds, _checked_reading(drafter, reading))
+    return Ahead(tokens, np.minimum(logp, 0.0), seconds)
+
+
+def checked_ran_on(drafter: object, given: object) -> RanOn:
+    """What a drafter says of `run_on`.
+
+    Raises:
+        PluginError: if it is no `RanOn`; the message names the drafter.
+    """
+    if not isinstance(given, RanOn):
+        raise PluginError(f"{naming('drafter', drafter)} returned {written(given)} from run_on; it must return a RanOn")
+    return RanOn(checked_seconds(drafter, given.seconds, "run_on"), _checked_reading(drafter, given.reading))
 
 
 def _checked_reading(drafter: object, given: object) -> Reading | None:

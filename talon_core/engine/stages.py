@@ -16,8 +16,8 @@ from talon_core.engine.checked_drafter import (
     checked_ahead,
     checked_depth,
     checked_likeliest,
+    checked_ran_on,
     checked_rows,
-    checked_seconds,
     checked_sources,
 )
 from talon_core.engine.checked_policy import every_source
@@ -138,7 +138,6 @@ class Stages:
         self._clock = clock
         self._spans = SlotSpans(sequences, clock)
         self._ahead: Ahead | None = None  # what was run ahead for this round, if its policy need not be asked
-        self._asked_ahead = 0.0  # when passes were asked to be run ahead in this round
         self._verified: list[TokenTree] = []  # all that were in the pass, with what was added to them
 
     def prepare(self, nodes: int) -> None:
@@ -211,11 +210,16 @@ class Stages:
             draws = self._offered({slot: TokenTree.root(one.root)}).drawn.get(slot)
             if slot in self._faults:
                 return
-            self._asked_ahead = self._clock()
+            started = self._clock()
             with parts.blaming("run_on"):
-                spent = parts.drafter.run_on(slot, chains, one.deepest + 1, ends, draws)
-            if spent != 0.0:
-                self._clock.ran_ahead(checked_seconds(parts.named, spent, "run_on"))
+                given = parts.drafter.run_on(slot, chains, one.deepest + 1, ends, draws)
+            ran = checked_ran_on(parts.named, given)
+            if ran.reading is not None:
+                self._measured.caught_up(ran.reading.tokens, ran.reading.seconds)
+                ended = min(started + ran.reading.seconds, self._clock())
+                self._spans[slot].append(Span("draft", started, ended, "reading"))
+            if ran.seconds:
+                self._clock.ran_ahead(ran.seconds)
                 self._take(slot, one)
 
     def _is_alone(self) -> bool:
@@ -233,10 +237,6 @@ class Stages:
         """The tree that was run ahead, and what its layers took."""
         ((slot, one),), now = self._sequences.items(), self._clock
         spans = []
-        if ahead.reading is not None:
-            self._measured.caught_up(ahead.reading.tokens, ahead.reading.seconds)
-            ended = min(self._asked_ahead + ahead.reading.seconds, now())
-            spans.append(Span("draft", self._asked_ahead, ended, "reading"))
         for layer, seconds in enumerate(ahead.seconds):
             start = now()
             now.goes_on(seconds)

@@ -12,7 +12,7 @@ from talon_core.candidates import Candidates
 from talon_core.chains import Chains
 from talon_core.choices import Choices
 from talon_core.costs import MeasuredCosts
-from talon_core.drafter import Ahead, Committed, Drafter, Frontier, Part, Proposed, Reading
+from talon_core.drafter import Ahead, Committed, Drafter, Frontier, Part, Proposed, RanOn, Reading
 from talon_core.policy import Growth, TreePolicy
 from talon_core.target import NodeDraws, StillWanted
 from talon_core.tree import FloatArray, IntArray, TokenTree
@@ -190,10 +190,7 @@ class Full(Drafter):
         return self.was_ahead
 
     def ahead(self, slot: int) -> Ahead | None:
-        given = self._inner.ahead(slot)
-        if given is not None and given.reading is not None:
-            self.reading = given.reading
-        return given
+        return self._inner.ahead(slot)
 
     def run_on(
         self,
@@ -203,10 +200,11 @@ class Full(Drafter):
         ends: frozenset[int],
         draws: NodeDraws | None = None,
         wanted: StillWanted | None = None,
-    ) -> float:
-        seconds = self._inner.run_on(slot, chains, left, ends, draws, wanted)
-        self.was_ahead = seconds > 0.0
-        return seconds
+    ) -> RanOn:
+        ran = self._inner.run_on(slot, chains, left, ends, draws, wanted)
+        self.was_ahead = ran.seconds > 0.0
+        self.reading = ran.reading if ran.reading is not None else self.reading
+        return ran
 
     def commit(self, committed: Mapping[int, Committed]) -> None:
         self._inner.commit(committed)

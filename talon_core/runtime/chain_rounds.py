@@ -187,15 +187,12 @@ class ChainRounds:
         started = perf_counter()
         self._target.forget_ahead()
         self._drafter.forget_ahead()
-        in_time = FEW if not self._seconds else int(SECONDS_AHEAD / self._seconds)
-        most = min(in_time, self._most)
-        if most < 2:
-            self._most = max(self._most, 2)  # a later time it may be of use again
-            if in_time < 2:
-                self._seconds /= 2.0
+        in_time = FEW if not self._seconds else max(int(SECONDS_AHEAD / self._seconds), 1)
+        if self._most < 2:
+            self._most = 2  # a later time it may be of use again
             return 0.0
         # each emits a token, and for each there is memory for whole laws
-        rounds = max(min(most, chains.rounds, left - 1), 1)
+        rounds = max(min(in_time, self._most, chains.rounds, left - 1), 1)
         drawn = None if draws is None else ChainDraws.of(draws, rounds * (chains.depth + 1))
         if draws is not None and drawn is None:
             return 0.0

@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from talon_core.chains import Chains
 from talon_core.costs import MeasuredCosts
 from talon_core.decoding.loading import decoder_for_model
-from talon_core.drafter import Ahead
+from talon_core.drafter import Ahead, RanOn
 from talon_core.errors import PluginError
 from talon_core.plugins.parts import Parts
 from talon_core.policy import Growth, TreePolicy
@@ -477,7 +477,6 @@ FINE = Ahead([3, 40], np.zeros((2, 1)), [0.1, 0.1])
         (attrs.evolve(FINE, drafted=[3, -1]), "ahead; the target's vocabulary has ids 0 to 511"),
         (attrs.evolve(FINE, drafted=[3, "a"]), "ahead; the target's vocabulary has ids 0 to 511"),
         (attrs.evolve(FINE, drafted=3), "raised TypeError in ahead"),
-        (attrs.evolve(FINE, reading=3), "says that it has read 3; it must be a Reading, or None"),
     ],
 )
 def test_a_drafter_that_has_nonsense_ready_is_named(library, specs, monkeypatch, said, why):
@@ -673,10 +672,25 @@ def test_a_policy_whose_chains_are_none_is_named(library, specs, said):
 def test_a_drafter_that_spends_no_seconds_is_named(library, specs, monkeypatch, method, said):
     decoder, propose = decoder_of(specs["eagle3"]), FeatureDrafter.propose
     if method == "run_on":
-        monkeypatch.setattr(FeatureDrafter, "run_on", lambda *_: said)
+        monkeypatch.setattr(FeatureDrafter, "run_on", lambda *_: RanOn(said))
     else:
         monkeypatch.setattr(FeatureDrafter, "propose", lambda *given: attrs.evolve(propose(*given), ran_in=said))
     with pytest.raises(PluginError, match=f"drafter .* says in {method} that .* seconds were spent; that must be"):
+        decoder.generate(PROMPT, max_new_tokens=9)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (0.5, "returned 0.5 from run_on; it must return a RanOn"),
+        (None, "returned None from run_on; it must return a RanOn"),
+        (RanOn(0.1, 3), "says that it has read 3; it must be a Reading, or None"),
+    ],
+)
+def test_a_drafter_that_says_nonsense_of_what_it_ran_is_named(library, specs, monkeypatch, said, why):
+    decoder = decoder_of(specs["eagle3"])
+    monkeypatch.setattr(FeatureDrafter, "run_on", lambda *_: said)
+    with pytest.raises(PluginError, match=f"drafter .*{why}"):
         decoder.generate(PROMPT, max_new_tokens=9)
 
 
@@ -702,9 +716,13 @@ def test_rounds_of_which_one_is_told_at_a_time_are_run_ahead(library, specs, cam
     assert sum(came) > 0.8 * len(expected[1])
 
 
-def test_what_waits_is_read_before_rounds_are_run_ahead(library, specs, came, monkeypatch):
-    """A text's first round with a draft is no exception; what was read is told apart from its layers."""
-    decoder, prompt = warmed(specs["eagle3"], "chain:length=3"), [*range(60, 95)]
+@pytest.mark.parametrize("refuses", [False, True])
+@pytest.mark.parametrize("policy", ["three", "levels"])
+@pytest.mark.parametrize("drafter", ["eagle3", "eagle"])
+def test_what_waits_is_read_before_rounds_are_run_ahead(library, specs, came, monkeypatch, drafter, policy, refuses):
+    """A text's first round with a draft is no exception. What was read is told apart from its layers, and once,
+    whether rounds are run behind it or not, and whether the policy is asked for its trees or not."""
+    decoder, prompt = warmed(specs[drafter], POLICIES[policy](specs[drafter])), [*range(60, 95)]
     caught_up, read = MeasuredCosts.caught_up, []
 
     def noted(self, tokens, seconds):
@@ -717,18 +735,20 @@ def test_what_waits_is_read_before_rounds_are_run_ahead(library, specs, came, mo
         decoder.engine.forget()
         return decoder.generate(prompt, max_new_tokens=NEW)
 
-    expected = one_by_one(monkeypatch, lambda: told(decode()))
+    expected = told(decode())
+    if refuses:
+        monkeypatch.setattr(ChainRounds, "run", lambda *_: 0.0)
     read.clear()
     came.clear()
     result = decode()
     assert told(result) == expected
-    assert came[0]
-    assert sum(came) > 0.8 * len(came)
+    assert came[0] is not refuses
     ((tokens, seconds),) = read
     (first, span), *others = [(one, span) for one in result.rounds for span in one.spans if span.work == "reading"]
     assert (tokens, first, others) == (len(prompt) - 2, result.rounds[0], [])
     assert span.seconds == pytest.approx(seconds)
     assert all(span.end <= one.start for one in first.spans if one is not span)
+    assert all(one.seconds > 0.0 for one in first.spans if one.work == "layer")
 
 
 # Texts whose tokens are drawn

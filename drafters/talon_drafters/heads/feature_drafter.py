@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from talon_core.candidates import Candidates
 from talon_core.chains import Chains
-from talon_core.drafter import Ahead, Committed, Drafter, Frontier, Part, Proposed, Reading
+from talon_core.drafter import Ahead, Committed, Drafter, Frontier, Part, Proposed, RanOn, Reading
 from talon_core.runtime.best import Best, Vocabulary, few_widths, last_rows
 from talon_core.runtime.catching_up import timed_reading
 from talon_core.runtime.chain_rounds import ChainRounds, Kinds
@@ -50,7 +50,6 @@ class _Slot(StagedSlot):
         beginning: the features of the first tokens, see `BEGINNING`, shape `(tokens, features)`; None before reading.
         answered: frontiers of the round whose answers were ready, as its passes were run ahead.
         came: whether all layers of the round were taken at once that was run ahead.
-        reading: what was read before rounds were run ahead, until it is told of.
         asked_width: candidates that are wanted in rounds that are run ahead.
         round: in which it was staged, as the drafter counts them.
     """
@@ -65,13 +64,12 @@ class _Slot(StagedSlot):
         self.beginning: Tensor | None = None
         self.answered: list[Frontier] = []
         self.came = False
-        self.reading: Reading | None = None
         self.asked_width = 1
         self.round = 0
 
     def restart(self, pending: list[int]) -> None:
         super().restart(pending)
-        self.answered, self.came, self.reading = [], False, None
+        self.answered, self.came = [], False
         self._fresh = True
 
     def keep_beginning(self, features: Tensor, start: int) -> None:
@@ -268,9 +266,8 @@ class FeatureDrafter(Drafter):
             return None
         round_, numbers, scale = found
         own.came = True
-        reading, own.reading = own.reading, None
         logp = numbers.numpy()[:, numbers.shape[1] // 2 :][:, : own.asked_width].astype(np.float64)
-        return Ahead(round_.drafted, logp, [seconds * scale for seconds in round_.seconds[:-1]], reading)
+        return Ahead(round_.drafted, logp, [seconds * scale for seconds in round_.seconds[:-1]])
 
     @torch.inference_mode()
     def run_on(
@@ -281,13 +278,13 @@ class FeatureDrafter(Drafter):
         ends: frozenset[int],
         draws: NodeDraws | None = None,
         wanted: StillWanted | None = None,
-    ) -> float:
+    ) -> RanOn:
         own = self._slots[slot]
         if self._chained is None or not own.pending or not len(self._rows.table) or self._in_round():
-            return 0.0
-        if own.waits_long and not self._chained.ran:  # nothing is read before it is known that it can be told of
-            return 0.0
-        own.reading = self._read_first([slot] if own.waits_long else [])
+            return RanOn()
+        if own.waits_long and not self._chained.ran:  # what has to be read is read with the first layer, as elsewhere
+            return RanOn()
+        reading = self._read_first([slot] if own.waits_long else [])
         own.features = [torch.cat(own.features)] if len(own.features) > 1 else own.features
         for table in (self._given, self._rows):
             table.clear()
@@ -298,7 +295,8 @@ class FeatureDrafter(Drafter):
         own.asked_width, width = chains.width, few_widths(chains.width)
         kinds = Kinds((width, True), (width, False), self._given.table, self._vocabulary.ids)
         chains = attrs.evolve(chains, width=width)
-        return self._chained.run(slot, kinds, own.pending, own.features[0], chains, left, ends, draws, wanted)
+        told = own.pending, own.features[0]
+        return RanOn(self._chained.run(slot, kinds, *told, chains, left, ends, draws, wanted), reading)
 
     def _in_round(self) -> bool:
         """Whether anything was staged in this round. A text that is over is not told of, and may be staged still."""
@@ -316,8 +314,7 @@ class FeatureDrafter(Drafter):
             return None
         own.answered.append(one)
         best = Best.read((found.numbers, found.scores), self._vocabulary)
-        reading, own.reading = own.reading, None
-        return Proposed(best.shared_out(frontiers, {one.slot: 0}), 1, reading, ran_in=found.seconds)
+        return Proposed(best.shared_out(frontiers, {one.slot: 0}), 1, ran_in=found.seconds)
 
     @torch.inference_mode()
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:

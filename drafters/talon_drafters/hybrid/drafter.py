@@ -9,7 +9,18 @@ import numpy as np
 
 from talon_core.candidates import Candidates
 from talon_core.chains import Chains
-from talon_core.drafter import Ahead, Committed, Drafter, DrafterSpec, Frontier, Part, Proposed, Reading, Retriever
+from talon_core.drafter import (
+    Ahead,
+    Committed,
+    Drafter,
+    DrafterSpec,
+    Frontier,
+    Part,
+    Proposed,
+    RanOn,
+    Reading,
+    Retriever,
+)
 from talon_core.engine.checked_drafter import checked_proposal, checked_resume, opened
 from talon_core.inquiry import Inquirer
 from talon_core.runtime.network import NetworkTarget
@@ -215,9 +226,9 @@ class HybridDrafter(Drafter):
         ends: frozenset[int],
         draws: NodeDraws | None = None,
         wanted: StillWanted | None = None,
-    ) -> float:
+    ) -> RanOn:
         if not self.runs_on or self._hears(slot, []):
-            return 0.0
+            return RanOn()
 
         def alone(new: Sequence[int]) -> bool:
             return not self._hears(slot, new) and (wanted is None or wanted(new))

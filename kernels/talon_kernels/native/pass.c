@@ -228,8 +228,8 @@ static void ask_for_first(const void *weights, int64_t N, int64_t K, int kind, i
     int64_t begin, end;
     share(N, thread, threads, &begin, &end);
     const int64_t bytes = (end - begin) * size < FIRST ? (end - begin) * size : FIRST;
-    for (int64_t at = 0; at < bytes; at += 64)
-        __builtin_prefetch((const char *)weights + begin * size + at, 0, TO_SECOND_CACHE);
+    for (int64_t byte = 0; byte < bytes; byte += 64)
+        __builtin_prefetch((const char *)weights + begin * size + byte, 0, TO_SECOND_CACHE);
 }
 
 // The same of the weights of a product that is the next step, if it is one.
