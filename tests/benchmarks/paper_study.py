@@ -82,13 +82,16 @@ def main() -> None:
     parser.add_argument("--other-machine", action="store_true", help="profiles are meant, whatever they are of")
     parser.add_argument("--figures", type=Path, default=None, help="a folder for the pictures, study-*.svg")
     given = parser.parse_args()
-    for name in given.profile or ():
-        find_profile(name)  # what is not there is refused before an hour of recording
+    registry = load_registry()
+    of_best = [*policies_of(registry, draws=False), *OTHERS]
+    for name in given.profile or ():  # what is not there, or cannot be made, is refused before an hour of recording
+        find_profile(name)
+    for policy in of_best:
+        built(registry, "tree policy", policy)
     given.out.mkdir(parents=True, exist_ok=True)
     traces = {temperature: recorded(given, temperature) for temperature in TEMPERATURES}
     names = given.profile or [measured(given)]
     profiles = [costs_for(name, [*traces.values()], given.other_machine) for name in names]
-    of_best = [*policies_of(load_registry(), draws=False), *OTHERS]
     lines = {
         profile.name: swept(given.out, [*traces.values()], profile, [] if place else of_best)
         for place, profile in enumerate(profiles)

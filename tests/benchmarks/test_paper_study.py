@@ -1,5 +1,6 @@
 """The paper's study goes through on a model of milliseconds; docs/study.md has what it says of a real one."""
 
+import importlib
 import json
 import runpy
 import sys
@@ -107,6 +108,16 @@ def test_a_profile_that_is_not_there_is_refused_before_anything_is_recorded(tmp_
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), *given, "--profile", "nowhere"])
     with pytest.raises(LookupError, match="no profile 'nowhere'"):
         runpy.run_path(str(SCRIPT), run_name="__main__")
+
+
+def test_a_policy_that_cannot_be_made_is_refused_before_anything_is_recorded(tmp_path, monkeypatch):
+    """As one of a plugin that has an option without a default."""
+    monkeypatch.setattr(record, "Recorder", lambda *_: pytest.fail("nothing is to be recorded"))
+    monkeypatch.setattr(importlib.import_module("leaderboard"), "policies_of", lambda *_, **__: ["talon:budget=0"])
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--prompts", str(tmp_path), "--out", str(tmp_path / "out")])
+    with pytest.raises(ValueError, match="budget"):
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    assert not (tmp_path / "out").exists()
 
 
 class Unsure(Drafter):
