@@ -10,7 +10,7 @@ from talon_core.trace.folder import Trace
 from talon_core.trace.methods import parse_method
 from talon_core.trace.oracle import BestTrees, best_trees
 from talon_core.trace.replay import Replay
-from talon_core.trace.sweep import Line, Summary, summaries
+from talon_core.trace.sweep import Line, summaries
 from talon_core.trace.trying import Trying
 
 BEST = (16, 60)
@@ -57,18 +57,15 @@ def shares(trace: Trace, lines: Sequence[Line], methods: Sequence[str]) -> list[
     for method in methods:
         totals = by_name[method, None].totals
         largest = totals.largest_tree
-        own = {name: share_of(by_name[method, name], best_trees(each, largest)) for name, each in along.items()}
+        own = {
+            name: attrs.evolve(by_name[method, name], in_hindsight=best_trees(each, largest).in_hindsight).share
+            for name, each in along.items()
+        }
         nodes = totals.nodes_verified / totals.target_passes
         sets = {name: share for name, share in own.items() if name is not None}
         mat = totals.mean_accepted_tokens
         found.append(Share(method, mat, nodes, largest, totals.outside, own[None], sets))
     return sorted(found, key=lambda row: -(row.share or 0.0))
-
-
-def share_of(one: Summary, best: BestTrees) -> float | None:
-    """What a method has accepted of what the best trees would have."""
-    most = best.in_hindsight - 1
-    return (one.totals.mean_accepted_tokens - 1) / most if most > 0 else None
 
 
 def best_of(trace: Trace) -> list[BestTrees]:

@@ -114,10 +114,11 @@ class Levels(TreePolicy):
     joins: tuple[float, ...]
     goes_on: tuple[float, ...]
     wide: int = 1
+    rounds: int = 1000
     budget: int = attrs.field(init=False, default=attrs.Factory(lambda self: len(self.joins) + 1, takes_self=True))
 
     def chains(self):
-        return Chains(1000, self.wide, self.joins, self.goes_on)
+        return Chains(self.rounds, self.wide, self.joins, self.goes_on)
 
     def width(self, tree):
         return self.wide if len(tree) <= len(self.joins) else 0
@@ -195,16 +196,20 @@ POLICIES = {
 }
 
 
+ONE_AT_A_TIME = {"levels, one round at a time": lambda drafter: attrs.evolve(levels(drafter), rounds=1)}
+"""As where a round is tried."""
+
+
 def test_python_packs_what_c_reads(library):
     sizes = np.zeros(3, dtype=np.int64)
     library.chain_sizes(sizes.ctypes.data)
     assert sizes.tolist() == [ctypes.sizeof(PassFields), ctypes.sizeof(RoundsFields), MOST_DRAFTED]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", [*POLICIES, *ONE_AT_A_TIME])
 @pytest.mark.parametrize("drafter", ["eagle3", "eagle"])
 def test_rounds_run_ahead_are_those_that_are_run_one_by_one(library, specs, came, monkeypatch, drafter, policy):
-    decoder = warmed(specs[drafter], POLICIES[policy](specs[drafter]))
+    decoder = warmed(specs[drafter], (POLICIES | ONE_AT_A_TIME)[policy](specs[drafter]))
 
     def decode():
         return told(decoder.generate(PROMPT, max_new_tokens=NEW))
@@ -692,28 +697,6 @@ def test_a_drafter_that_says_nonsense_of_what_it_ran_is_named(library, specs, mo
     monkeypatch.setattr(FeatureDrafter, "run_on", lambda *_: said)
     with pytest.raises(PluginError, match=f"drafter .*{why}"):
         decoder.generate(PROMPT, max_new_tokens=9)
-
-
-def test_rounds_of_which_one_is_told_at_a_time_are_run_ahead(library, specs, came, monkeypatch):
-    """A round that is tried has its passes behind one another, too."""
-
-    @attrs.frozen
-    class OneByOne(Levels):
-        name = "one-by-one"
-
-        def chains(self):
-            return attrs.evolve(super().chains(), rounds=1)
-
-    drafter = specs["eagle3"]
-    decoder = warmed(drafter, OneByOne(quantiles(drafter, 0.3), quantiles(drafter, 0.5)))
-
-    def decode():
-        return told(decoder.generate(PROMPT, max_new_tokens=NEW))
-
-    expected = one_by_one(monkeypatch, decode)
-    came.clear()
-    assert decode() == expected
-    assert sum(came) > 0.8 * len(expected[1])
 
 
 @pytest.mark.parametrize("refuses", [False, True])

@@ -25,11 +25,6 @@ INLINE void widen_blocks(const int kind, const uint8_t *b, float *out, int64_t n
 WIDEN(widen_q4_0, Q4_0) WIDEN(widen_q4_1, Q4_1) WIDEN(widen_q5_0, Q5_0) WIDEN(widen_q5_1, Q5_1) WIDEN(widen_q8_0, Q8_0)
 WIDEN(widen_q4_k, Q4_K) WIDEN(widen_q5_k, Q5_K) WIDEN(widen_q6_k, Q6_K)
 
-// Fetches some bytes.
-INLINE void fetch(const uint8_t *b, int64_t bytes) {
-    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(b + at, 0, TO_SECOND_CACHE);
-}
-
 // V numbers of 16 bits, as IEEE 754 has them.
 INLINE vf halves(const uint8_t *p) {
 #if V == 16

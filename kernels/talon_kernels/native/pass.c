@@ -227,9 +227,8 @@ static void ask_for_first(const void *weights, int64_t N, int64_t K, int kind, i
     const int64_t size = row_bytes(kind, K);
     int64_t begin, end;
     share(N, thread, threads, &begin, &end);
-    const int64_t bytes = (end - begin) * size < FIRST ? (end - begin) * size : FIRST;
-    for (int64_t byte = 0; byte < bytes; byte += 64)
-        __builtin_prefetch((const char *)weights + begin * size + byte, 0, TO_SECOND_CACHE);
+    const int64_t bytes = (end - begin) * size;
+    fetch((const uint8_t *)weights + begin * size, bytes < FIRST ? bytes : FIRST);
 }
 
 // The same of the weights of a product that is the next step, if it is one.

@@ -88,6 +88,11 @@ typedef float v4 __attribute__((vector_size(16), aligned(4), may_alias));
 #define INTERLEAVE_HIGH(a, b) SHUFFLE(a, b, 2, 6, 3, 7)
 #endif
 
+// Asks for some bytes, which are read soon.
+INLINE void fetch(const uint8_t *b, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(b + at, 0, TO_SECOND_CACHE);
+}
+
 INLINE vf splat(float a) { return a - (vf){0}; }
 
 INLINE vf load(const float *p) { return *(const vf *)p; }
