@@ -402,7 +402,7 @@ class Follows(Levels):
 def test_a_policy_that_need_not_be_asked_is_told_what_it_would_be_shown(
     library, specs, came, monkeypatch, drafter, wide
 ):
-    policy = Follows(quantiles(specs[drafter], 0.3), quantiles(specs[drafter], 0.5), wide, [], [])
+    policy = Follows(quantiles(specs[drafter], 0.3), quantiles(specs[drafter], 0.5), wide, came=[], asked=[])
     decoder = warmed(specs[drafter], policy)
 
     def decode():
