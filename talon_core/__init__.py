@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from talon_core.allocation import Allocator, NextRound, Planner, SharedPass
     from talon_core.attention import Accelerator, AttentionBackend, TreeLayout
     from talon_core.candidates import Candidates
-    from talon_core.chains import Chains
+    from talon_core.chains import Account, Chains
     from talon_core.choices import Choices, Foreseen, SeededChoices, enumerate_outcomes
     from talon_core.costs import Costs
     from talon_core.decoding.decoder import Decoder
@@ -59,6 +59,7 @@ __all__ = [
     "Accelerator",
     "AcceptanceRule",
     "Accepted",
+    "Account",
     "Allocator",
     "AskedLayer",
     "AttentionBackend",
@@ -136,7 +137,7 @@ import_on_use(
         ".allocation": ["Allocator", "NextRound", "Planner", "SharedPass"],
         ".attention": ["Accelerator", "AttentionBackend", "TreeLayout"],
         ".candidates": ["Candidates"],
-        ".chains": ["Chains"],
+        ".chains": ["Account", "Chains"],
         ".choices": ["Choices", "Foreseen", "SeededChoices", "enumerate_outcomes"],
         ".costs": ["Costs"],
         ".decoding.decoder": ["Decoder"],

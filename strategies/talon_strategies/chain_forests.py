@@ -5,13 +5,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from talon_core.chains import Chains
+from talon_core.chains import Account, Chains
 from talon_core.forest import ForestCandidates
 from talon_core.tree import FloatArray, IntArray
 from talon_strategies.chain_plan import DEEPEST, ROUNDS, WIDTH_OF_CHAINS, ChainNote
 
 Learnt = tuple[FloatArray, NDArray[np.bool_], NDArray[np.bool_], Sequence[Sequence[float]]]
 """See `ChainsOfEach.learnt`."""
+
+
+UNBOUNDED = Account(0.0, 0.0, 0.0, [0.0] * (1 + DEEPEST), 0.0)
+"""Takes the place of none."""
 
 
 class ChainsOfEach:
@@ -27,6 +31,8 @@ class ChainsOfEach:
     def __init__(self, texts: int) -> None:
         self.on = np.zeros(texts, dtype=bool)
         self._counts, self._rounds = np.zeros((2, texts), dtype=np.int64)  # that are over, and for which they stand
+        self._spare, self._least, self._layer, self._token = np.zeros((4, texts))  # of their accounts
+        self._verifying = np.zeros((texts, 1 + DEEPEST))  # likewise
         self._width = 0
         self._joins, self._goes_on = np.full((2, texts, DEEPEST), np.inf)
         self._logp = np.full((texts, ROUNDS, DEEPEST, WIDTH_OF_CHAINS), -np.inf)
@@ -45,6 +51,10 @@ class ChainsOfEach:
         if chains is not None:
             self._width, self._rounds[text] = chains.width, chains.rounds
             self._joins[text, : chains.depth], self._goes_on[text, : chains.depth] = chains.joins, chains.goes_on
+            account = chains.account or UNBOUNDED
+            given = account.credit, account.least, account.layer, account.token
+            self._spare[text], self._least[text], self._layer[text], self._token[text] = given
+            self._verifying[text, : len(account.nodes)] = account.nodes
 
     def grown(self, layer: int, candidates: ForestCandidates) -> tuple[IntArray, NDArray[np.bool_], IntArray]:
         """A layer of some of the chains.
@@ -88,9 +98,12 @@ class ChainsOfEach:
         self._layers[places] = self._drafted[texts]
         self._nodes[places], self._accepted[places] = nodes[texts], accepted[texts]
         self._counts[texts] += 1
+        taken = self._layer[texts] * self._drafted[texts] + self._verifying[texts, nodes[texts]]
+        self._spare[texts] += self._token[texts] * (1 + accepted[texts]) - taken
         self._drafted[texts] = 0
-        over: IntArray = texts[self._counts[texts] == self._rounds[texts]]
-        return over
+        over = (self._counts >= self._rounds) | (self._spare < self._least)
+        ended: IntArray = texts[over[texts]]
+        return ended
 
     def booked(self, text: int) -> tuple[list[int], list[float]]:
         """Of each round of a text that is over, tokens that it has emitted, and passes that it took."""

@@ -6,14 +6,15 @@ from math import inf, log, log1p
 from operator import mul
 from typing import NamedTuple
 
+import attrs
 import numpy as np
 
-from talon_core.chains import Chains
+from talon_core.chains import Account, Chains
 from talon_core.tree import FloatArray
 from talon_strategies.calibration import Calibration
 from talon_strategies.following import SURE, Following
 
-ROUNDS = 12
+ROUNDS = 16
 """Rounds for which a shape stands, at most: what they teach counts from then on."""
 
 WIDTH_OF_CHAINS = 4
@@ -26,7 +27,10 @@ UNSEEN = 16
 """Rounds with a draft after which passes are taken to be run one by one, if none was seen that was run ahead."""
 
 FEW = 6
-"""As many rounds can be paid for where a chain may have more than one token."""
+"""Rounds with branches before it is known what such a round takes."""
+
+WORST = 2
+"""As many rounds that lose as much as they can are to be paid for where a chain may have more than one token."""
 
 REACHES = np.linspace(1 / 32, 1.0, 32)
 """How likely a path is accepted from which the next token is looked for, as finely as it is known."""
@@ -80,6 +84,20 @@ def learn_chains(notes: Sequence[ChainNote], calibration: Calibration, following
     return expected
 
 
+def left_of(chains: Chains, over: int, credit: float) -> Chains:
+    """Chains for those of their rounds that are not over, at least one.
+
+    Args:
+        chains: as they were planned.
+        over: how many rounds of them are.
+        credit: what is left of that of their account.
+    """
+    if not over:
+        return chains
+    account = None if chains.account is None else attrs.evolve(chains.account, credit=credit)
+    return attrs.evolve(chains, rounds=chains.rounds - over, account=account)
+
+
 def planned(
     line: FloatArray,
     following: Following,
@@ -105,7 +123,7 @@ def planned(
         most: tokens of a chain, at least 1.
         width: candidates that are asked for.
         afford: seconds that these rounds may lose together.
-        even: seconds of a round that loses nothing, whatever is accepted.
+        even: seconds of a round that loses nothing, for each token that it emits.
 
     Returns:
         Of at least one round, and of one token at least.
@@ -115,14 +133,14 @@ def planned(
         price = rate * (verifying.item(depth + 1) - verifying.item(depth))
         reach = least_reach(following, price, rate * layer)
         lost = (depth + 1) * layer + verifying.item(depth + 1) - even
-        if reach > 1.0 or price >= 1.0 or lost * FEW > afford:
+        if reach > 1.0 or price >= 1.0 or lost * WORST > afford:
             break
         goes_on.append(raw(reach, line))
         joins.append(raw(price, line))
     goes_on.append(inf)
     lost = len(joins) * layer + verifying.item(len(joins)) - even
-    rounds = ROUNDS if lost <= 0.0 or lost * ROUNDS <= afford else max(int(afford / lost), 1)
-    return Chains(rounds, width, joins, goes_on)
+    account = Account(afford, lost, layer, verifying[: len(joins) + 1], even) if lost > 0.0 else None
+    return Chains(ROUNDS, width, joins, goes_on, account)
 
 
 def gain_of_branches(following: Following, price: float) -> float:

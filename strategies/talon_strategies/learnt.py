@@ -16,10 +16,10 @@ WIDTH, WIDEST = 10, 32
 """Candidates of each node that are looked at while nothing is known, TALON's K (arXiv 2601.07353, section 5.2), and at
 most: with more, the policy's own time is more than they bring."""
 
-MEMORY = 0.9
+MEMORY = 0.97
 """What a round's tokens and seconds still count for after the next one."""
 
-LIKE_OTHERS = 4.0
+LIKE_OTHERS = 20.0
 """Rounds with a draft of other texts that count as much as those of a text itself, at its beginning."""
 
 ENOUGH = 3
@@ -69,6 +69,7 @@ class Learnt:
         branching: rounds to come, this one among them, whose trees may have branches though passes could be run ahead.
         chained: whether rounds are priced as those of chains are.
         chains: what trees of rounds to come are; None where they are no chains.
+        spare: what is left of the credit of their account.
         notes: of the rounds with these that are over.
         layers_of_chain: log-probabilities of the candidates of each layer of this round, where its tree is one of them.
         alike: what is known of texts like it, where it is.
@@ -103,6 +104,7 @@ class Learnt:
     branching: int = 0
     chained: bool = False
     chains: Chains | None = None
+    spare: float = 0.0
     notes: list[ChainNote] = attrs.field(factory=list)
     layers_of_chain: list[FloatArray] = attrs.field(factory=list)
     alike: Alike | None = None
@@ -139,7 +141,10 @@ class Learnt:
     def went_on(self, note: ChainNote) -> None:
         """A round is over whose tree was one of `chains`."""
         self.notes.append(note)
-        if self.chains is None or len(self.notes) == self.chains.rounds:
+        chains, account = self.chains, None if self.chains is None else self.chains.account
+        if account is not None:
+            self.spare = self.spare + account.of(len(note.logp), note.nodes, note.new)
+        if chains is None or len(self.notes) >= chains.rounds or (account and self.spare < account.least):
             self.leave_chains()
 
     def leave_chains(self) -> None:

@@ -17,7 +17,17 @@ from talon_core.rounds import Round
 from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_core.tree_arrays import ints, totals
 from talon_strategies.best_first import Likeliest
-from talon_strategies.chain_plan import FEW, ROUNDS, UNSEEN, WIDTH_OF_CHAINS, ChainNote, gain_of_branches, planned, raw
+from talon_strategies.chain_plan import (
+    FEW,
+    ROUNDS,
+    UNSEEN,
+    WIDTH_OF_CHAINS,
+    ChainNote,
+    gain_of_branches,
+    left_of,
+    planned,
+    raw,
+)
 from talon_strategies.cost_aware import CostAware, rates, sizes_up_to
 from talon_strategies.drawing import NOTHING
 from talon_strategies.learnt import ENOUGH, SHARE, WIDEST, WIDTH, Learnt
@@ -81,8 +91,8 @@ class TalonCost(CostAware, ForestLearner):
     Where a text is decoded alone, and passes can be run ahead of their rounds (`TreePolicy.chains`), its trees are
     chains, as long as branches would bring less than it costs to do without that (`gain_of_branches`). What it costs is
     found out in a few rounds. Which of a path's tokens join, and which are drafted from, is decided by the same prices
-    for up to 12 rounds, in terms of the drafter's own probabilities (`planned`); what these rounds teach is learnt
-    behind the last of them. Such rounds are priced by `Costs.chain`. Where prices are given that know nothing of it,
+    for up to 16 rounds, in terms of the drafter's own probabilities (`planned`), or until another one could lose more
+    than the second account has; what these rounds teach is learnt behind the last of them. Such rounds are priced by `Costs.chain`. Where prices are given that know nothing of it,
     trees are no chains.
 
     Where a drafter tells its best guess without a pass, and prices are measured as one decodes, guesses are left out
@@ -208,8 +218,7 @@ class TalonCost(CostAware, ForestLearner):
             learnt.wanted = self.affordable_width()
             if learnt.wanted:
                 self.plan_chains()
-        chains = learnt.chains
-        return attrs.evolve(chains, rounds=chains.rounds - len(learnt.notes)) if chains and learnt.notes else chains
+        return left_of(learnt.chains, len(learnt.notes), learnt.spare) if learnt.chains else None
 
     def plan_chains(self) -> None:
         """Decide on the chains of this round and those behind it, or on trees; prices stand as long as these do."""
@@ -230,6 +239,7 @@ class TalonCost(CostAware, ForestLearner):
         most = min(self.depth, self.budget - 1)
         prices = known.verifying, learnt.asked, learnt.rate
         learnt.chains = planned(learnt.calibration.line, learnt.following, *prices, most, self.breadth, afford, even)
+        learnt.spare = afford
         known.stands = max(known.stands, learnt.chains.rounds)
 
     def rounds_with_branches(self) -> int:

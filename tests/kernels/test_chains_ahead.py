@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from talon_core.chains import Chains
+from talon_core.chains import Account, Chains
 from talon_core.costs import MeasuredCosts
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.drafter import Ahead, RanOn
@@ -115,10 +115,11 @@ class Levels(TreePolicy):
     goes_on: tuple[float, ...]
     wide: int = 1
     rounds: int = 1000
+    account: Account | None = None
     budget: int = attrs.field(init=False, default=attrs.Factory(lambda self: len(self.joins) + 1, takes_self=True))
 
     def chains(self):
-        return Chains(self.rounds, self.wide, self.joins, self.goes_on)
+        return Chains(self.rounds, self.wide, self.joins, self.goes_on, self.account)
 
     def width(self, tree):
         return self.wide if len(tree) <= len(self.joins) else 0
@@ -155,6 +156,19 @@ def one_by_one(monkeypatch, decode):
     with monkeypatch.context() as patch:
         patch.setattr(ChainRounds, "run", lambda *_: 0.0)
         return decode()
+
+
+def runs_of(monkeypatch):
+    """Notes the rounds that each run has brought from now on."""
+    ran, run_chains = [], NativeRecorder.run_chains
+
+    def noted(self, run):
+        found = run_chains(self, run)
+        ran.append(found.rounds)
+        return found
+
+    monkeypatch.setattr(NativeRecorder, "run_chains", noted)
+    return ran
 
 
 def warmed(drafter, policy, model=None):
@@ -875,14 +889,7 @@ def test_beside_a_look_up_that_does_not_go_on_one_round_at_a_time_runs_ahead(
     library, specs, came, monkeypatch, look_up
 ):
     decoder = warmed(hybrid_of(specs, 0.5).replace("+ngram", f"+{look_up}"), POLICIES["three"](specs["eagle3"]))
-    ran, run_chains = [], NativeRecorder.run_chains
-
-    def noted(self, run):
-        found = run_chains(self, run)
-        ran.append(len(found.rounds))
-        return found
-
-    monkeypatch.setattr(NativeRecorder, "run_chains", noted)
+    ran = runs_of(monkeypatch)
 
     def decode():
         return told(decoder.generate(PROMPT, max_new_tokens=NEW))
@@ -892,7 +899,30 @@ def test_beside_a_look_up_that_does_not_go_on_one_round_at_a_time_runs_ahead(
     ran.clear()
     assert decode() == expected
     assert any(came)
-    assert {*ran} == {1}
+    assert {*map(len, ran)} == {1}
+
+
+@pytest.mark.parametrize("credit", [-1.0, 0.0, 0.7, 2.0, 9.0])
+def test_rounds_end_where_an_account_is_spent(library, specs, came, monkeypatch, credit):
+    account = Account(credit, 0.45, 0.1, (1.0, 1.15, 1.35, 1.6), 0.9)
+    decoder = warmed(specs["eagle3"], attrs.evolve(levels(specs["eagle3"]), account=account))
+    ran = runs_of(monkeypatch)
+
+    def decode():
+        return told(decoder.generate(PROMPT, max_new_tokens=NEW))
+
+    expected = one_by_one(monkeypatch, decode)
+    came.clear()
+    ran.clear()
+    assert decode() == expected
+    assert sum(came) > 0.8 * len(expected[1])
+    for rounds in ran[:-1]:  # the last one ends with the text
+        left = [credit]
+        for one in rounds:
+            left.append(left[-1] + account.of(one.layers, len(one.drafted), len(one.emitted)))
+        assert all(before >= account.least for before in left[1:-1])
+        assert left[-1] < account.least
+    assert len(ran) > 2 or credit > 2.0
 
 
 @attrs.frozen
@@ -943,19 +973,12 @@ def asking(monkeypatch, wanted):
 def test_no_round_is_run_that_is_not_wanted(library, specs, came, monkeypatch, most):
     """And whoever is asked hears of all that was emitted before."""
     decoder = warmed_three(specs["eagle3"])
-    expected, asked, ran = told(decoder.generate(PROMPT, max_new_tokens=NEW)), [], []
-    run_chains = NativeRecorder.run_chains
-
-    def noted(self, run):
-        found = run_chains(self, run)
-        ran.append(found.rounds)
-        return found
+    expected, asked, ran = told(decoder.generate(PROMPT, max_new_tokens=NEW)), [], runs_of(monkeypatch)
 
     def wanted(new):
         asked.append([*new])
         return len(asked) % most != 0
 
-    monkeypatch.setattr(NativeRecorder, "run_chains", noted)
     asking(monkeypatch, wanted)
     came.clear()
     assert told(decoder.generate(PROMPT, max_new_tokens=NEW)) == expected

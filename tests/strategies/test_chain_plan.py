@@ -2,6 +2,7 @@
 
 import math
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import given
@@ -24,6 +25,7 @@ from talon_strategies.chain_plan import (
     ChainNote,
     learn_chains,
     least_reach,
+    left_of,
     planned,
     raw,
 )
@@ -64,18 +66,38 @@ def test_a_dearer_layer_is_asked_for_from_likelier_paths_and_at_last_from_none()
     assert plan(layer=0.01, node=0.01, most=3).depth == 3
 
 
-def test_rounds_lose_together_no_more_than_they_may():
-    for afford in (0.35, 1.0, 2.0, 5.0, 40.0):
-        found = plan(afford=afford)
-        lost = found.depth * 0.1 + found.depth * 0.2
-        assert found.rounds == ROUNDS or found.rounds == max(int(afford / lost), 1)
-        assert found.rounds * lost <= afford + 1e-9
-    assert plan(afford=RICH).rounds == ROUNDS
+@given(st.floats(0.0, 40.0), st.lists(st.tuples(st.integers(1, DEEPEST), st.integers(0, DEEPEST)), min_size=ROUNDS))
+def test_rounds_lose_together_no_more_than_they_may(afford, outcomes):
+    """Whatever their layers find, and whatever is accepted; but for the first one, which is asked about beforehand."""
+    found = plan(afford=afford)
+    assert found.rounds == ROUNDS
+    account, left = found.account, afford
+    assert account.credit == afford
+    for number, (layers, accepted) in enumerate(outcomes[:ROUNDS]):
+        if number and left < account.least:
+            break
+        layers = min(layers, found.depth)
+        accepted = min(accepted, layers)
+        left += account.of(layers, layers, accepted + 1)
+        assert left >= 0.0 or (number == 0 and afford < account.least)
+
+
+def test_a_round_that_loses_the_most_is_what_has_to_be_left():
+    found = plan(afford=5.0)
+    assert found.account.of(found.depth, found.depth, 1) == pytest.approx(-found.account.least)
+
+
+@pytest.mark.parametrize("over", [0, 1, 3])
+def test_what_is_left_of_chains_goes_on_with_what_is_left_of_their_credit(over):
+    found = plan(afford=5.0)
+    left = left_of(found, over, 2.5)
+    assert (left.rounds, left.joins) == (ROUNDS - over, found.joins)
+    assert left.account == attrs.evolve(found.account, credit=2.5 if over else 5.0)
 
 
 def test_what_costs_nothing_is_planned_for_as_long_as_may_be():
     even = planned(LINE, Following(), np.array([1.0, 1.01]), 0.0, 0.9, 5, 4, -1e-18, 1.01)
-    assert even.rounds == ROUNDS
+    assert (even.rounds, even.account) == (ROUNDS, None)
 
 
 def test_what_is_learnt_at_once_is_what_each_round_teaches():

@@ -32,6 +32,9 @@ typedef struct {
     const int64_t *stops;           // tokens that end the text
     int64_t stop_count, threads;
     int64_t rounds, left;                // most rounds, and tokens that may still be emitted
+    // rounds end where less than `least` of the credit is left, unless `node_prices` is null
+    double credit, least, layer_price, token_price;
+    const double *node_prices;  // (depth + 1,): by drafted nodes
     int64_t target_rows, drafter_rows;   // up to which a pass may write
     int64_t least_pending, least_drafted;  // or no round is begun, or done, any more
     int64_t pending;                     // tokens that were committed and not read by the drafter; they stand in first.ids
@@ -111,6 +114,9 @@ static int64_t token_after(const ChainRounds *r, int64_t node, int64_t before, d
     return draw_row(scores, r->after_size, r->warp, r->draws[before + node], upto, r->threads);
 }
 
+// Whether no further round may be done, as behind the first one.
+static int is_spent(const ChainRounds *r) { return r->node_prices && r->done && r->credit < r->least; }
+
 // Does such rounds until as many are done as are wanted, or the text ends, or there is no more room, or a pass fails,
 // unless that is one of the first round. A round in which no token could be drafted any more is not done. Called again with
 // more rounds it goes on, if nobody has used the memory of the passes meanwhile.
@@ -119,7 +125,7 @@ EXPORT int64_t talon_walk_chains(ChainRounds *r) {
     double *upto = r->best ? 0 : malloc((size_t)blocks_of(r->after_size) * sizeof(double));
     if (!r->best && !upto) return NO_MEMORY;
     int32_t *prefix = r->target.layout + r->target.slot, *read = r->first.layout + r->first.slot;
-    while (r->done < r->rounds && r->left > 1) {
+    while (r->done < r->rounds && r->left > 1 && !is_spent(r)) {
         if (r->brought) {
             r->root[r->done] = r->tokens[r->done - 1];
             *prefix += (int32_t)r->brought;
@@ -154,6 +160,8 @@ EXPORT int64_t talon_walk_chains(ChainRounds *r) {
         copy(r->states + rows * r->features, r->target.found, new * r->features);
         memcpy(r->records + 4 * round, (int64_t[]){r->pending, layers, nodes, accepted}, 4 * sizeof(int64_t));
         r->done++;
+        if (r->node_prices)
+            r->credit += r->token_price * (double)new - (r->layer_price * (double)layers + r->node_prices[nodes]);
         r->left = is_stop(r, token) || token == NO_TOKEN ? 0 : r->left - new;
         r->brought = new;
         copy(r->given, r->target.found, new * r->features);

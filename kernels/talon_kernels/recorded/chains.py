@@ -41,8 +41,10 @@ class RoundsFields(ctypes.Structure):
         *(("given", _AT), ("best", _AT)),
         *((name, _WHOLE) for name in ("features", "width", "vocabulary")),
         *(("ids", _AT), ("depth", _WHOLE), ("joins", _AT), ("goes_on", _AT), ("stops", _AT)),
-        *((name, _WHOLE) for name in ("stop_count", "threads", "rounds", "left", "target_rows", "drafter_rows")),
-        *((name, _WHOLE) for name in ("least_pending", "least_drafted", "pending")),
+        *((name, _WHOLE) for name in ("stop_count", "threads", "rounds", "left")),
+        *((name, ctypes.c_double) for name in ("credit", "least", "layer_price", "token_price")),
+        ("node_prices", _AT),
+        *((name, _WHOLE) for name in ("target_rows", "drafter_rows", "least_pending", "least_drafted", "pending")),
         *((name, _AT) for name in ("records", "root", "tokens", "numbers", "laws", "states", "seconds")),
         *((name, _AT) for name in ("after", "warp", "draws")),
         *((name, _WHOLE) for name in ("after_size", "done", "drawn", "brought")),
@@ -125,20 +127,17 @@ def run_chains(library: Library, run: ChainRun) -> RanChains | None:
     if draws is not None:
         warp = warps_of([draws.warp])
         best, drawing = None, (best, warp.ctypes.data, draws.numbers.ctypes.data, chosen.shape[1])
+    account, prices, spending = chains.account, None, (0.0, 0.0, 0.0, 0.0)
+    if account is not None:
+        prices = np.array(account.nodes)
+        spending = account.credit, account.least, account.layer, account.token
     ids = None if run.ids is None else np.ascontiguousarray(run.ids, dtype=np.int64)
     fields = RoundsFields(
         *(first.fields, following.fields, target.fields, run.given.data_ptr(), best),
         *(width, twice // 2, vocabulary, None if ids is None else ids.ctypes.data, depth),
         *(joins.ctypes.data, goes_on.ctypes.data, stops.ctypes.data, len(stops), torch.get_num_threads()),
-        *(
-            rounds,
-            run.left,
-            run.target.rows,
-            run.first.rows,
-            run.least_pending,
-            run.least_drafted,
-            len(run.pending),
-        ),
+        *(rounds, run.left, *spending, None if prices is None else prices.ctypes.data),
+        *(run.target.rows, run.first.rows, run.least_pending, run.least_drafted, len(run.pending)),
         *(records.ctypes.data, roots.ctypes.data, taken.ctypes.data, *(one.data_ptr() for one in kept)),
         *(kept_states.data_ptr(), seconds.ctypes.data, *drawing),
     )
