@@ -99,6 +99,11 @@ class CostAware(BestFirst):
         """Candidates of each node of a layer that is drafted."""
         return self.budget - 1
 
+    @property
+    def most_priced(self) -> int:
+        """Nodes of the largest tree whose price is asked for, the root included."""
+        return self.budget
+
     @abstractmethod
     def worth(self, prob: FloatArray, seconds: FloatArray) -> Count:
         """How many drafted nodes are worth verifying.
@@ -113,16 +118,16 @@ class CostAware(BestFirst):
         return tree.path_logp, candidates
 
     def curves(self, sizes: IntArray, seconds: FloatArray) -> FloatArray:
-        """Seconds of the target's pass over trees of 1, 2, ... `budget` nodes; by default as the costs say.
+        """Seconds of the target's pass over trees of 1, 2, ... nodes; by default as the costs say.
 
         Args:
-            sizes: nodes of some trees, rising, from 1 to `budget`, shape `(sizes,)`.
+            sizes: nodes of some trees, rising, from 1 to the most, shape `(sizes,)`.
             seconds: what the costs say of them after texts of several lengths, shape `(contexts, sizes)`.
 
         Returns:
-            Shape `(contexts, budget)`.
+            Shape `(contexts, nodes)`.
         """
-        nodes = np.arange(1, self.budget + 1)
+        nodes = np.arange(1, sizes[-1] + 1)
         return np.array([np.interp(nodes, sizes, one) for one in seconds])
 
     def others(self, costs: Costs) -> float:
@@ -173,7 +178,7 @@ class CostAware(BestFirst):
             self.told(prices)
 
     def told(self, prices: FloatArray) -> None:
-        """Take note of what `prices` says of the text, shape `(1 + budget,)`."""
+        """Take note of what `prices` says of the text, shape `(1 + most_priced,)`."""
         known = self.known
         known.plain, known.verifying = prices.item(0), prices[1:]
         known.layers, known.asked = {}, True
@@ -200,11 +205,12 @@ class CostAware(BestFirst):
             contexts: committed tokens, of one text or of several.
 
         Returns:
-            Shape `(contexts, 1 + budget)`.
+            Shape `(contexts, 1 + most_priced)`.
         """
-        costs, sizes = self.known.costs, sizes_up_to(self.budget, self.steps)
+        costs, most = self.known.costs, self.most_priced
+        sizes = sizes_up_to(most, self.steps)
         told = costs.verify_after(sizes, contexts)
-        verifying = np.tile(assumed_passes(np.arange(1.0, 1.0 + self.budget), self.assumed[0]), (len(told), 1))
+        verifying = np.tile(assumed_passes(np.arange(1.0, 1.0 + most), self.assumed[0]), (len(told), 1))
         plain = verifying[:, 0].copy()
         known = [place for place, seconds in enumerate(told) if seconds is not None]
         if known:

@@ -18,6 +18,7 @@ from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_core.tree_arrays import ints, totals
 from talon_strategies.best_first import Likeliest
 from talon_strategies.chain_plan import (
+    DEEPEST,
     FEW,
     ROUNDS,
     UNSEEN,
@@ -92,8 +93,8 @@ class TalonCost(CostAware, ForestLearner):
     chains, as long as branches would bring less than it costs to do without that (`gain_of_branches`). What it costs is
     found out in a few rounds. Which of a path's tokens join, and which are drafted from, is decided by the same prices
     for up to 16 rounds, in terms of the drafter's own probabilities (`planned`), or until another one could lose more
-    than the second account has; what these rounds teach is learnt behind the last of them. Such rounds are priced by `Costs.chain`. Where prices are given that know nothing of it,
-    trees are no chains.
+    than the second account has; what these rounds teach is learnt behind the last of them. Such rounds are priced by
+    `Costs.chain`. Where prices are given that know nothing of it, trees are no chains.
 
     Where a drafter tells its best guess without a pass, and prices are measured as one decodes, guesses are left out
     for which a round with a draft does not pay (`TreePolicy.overlooks`): p < lambda (C_v(2) + layer - plain), but for
@@ -185,6 +186,10 @@ class TalonCost(CostAware, ForestLearner):
         learnt = self.learnt
         return min(WIDTH_OF_CHAINS if learnt.chained else learnt.width, self.budget - 1)
 
+    @property
+    def most_priced(self) -> int:
+        return min(1 + DEEPEST, self.budget) if self.learnt.chained else self.budget
+
     def width(self, tree: TokenTree) -> int:
         return self.breadth if len(tree) > 1 else self.first_width()
 
@@ -226,9 +231,9 @@ class TalonCost(CostAware, ForestLearner):
         learnt.rate = self.rate(1.0 / known.plain)
         learnt.branching = self.rounds_with_branches()
         if learnt.branching:
-            learnt.width = self.looked_at()
             self.price_as_chains(False)
             self.renew_for_round()
+            learnt.width = self.looked_at()
             learnt.wanted = self.paid_for(self.breadth)
             if not learnt.wanted:
                 learnt.branching = 0

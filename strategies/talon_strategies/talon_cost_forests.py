@@ -45,8 +45,7 @@ class TalonCostForest(LearningForest):
         self._calibration = CalibrationOfEach([one.calibration for one in self._learnt])
         self._verifying = np.zeros((texts, budget))
         for own, known in zip(self._verifying, self._known, strict=True):
-            if len(known.verifying):
-                own[:] = known.verifying
+            own[: len(known.verifying)] = known.verifying
         self._costs = self._first.known.costs
         self._told: dict[tuple[bool, bool, int, int], float] = {}  # what layers take, for all texts
         self._widths: list[int] = []
@@ -100,7 +99,7 @@ class TalonCostForest(LearningForest):
             for text, own in zip(alike, prices, strict=True):
                 self.policies[text].told(own)
                 self._known[text].stands = 1
-            self._verifying[alike] = prices[:, 1:]
+            self._verifying[alike, : prices.shape[1] - 1] = prices[:, 1:]
             self._layers[:, alike] = np.inf
 
     def _kind(self, width: int) -> int:
