@@ -1,6 +1,6 @@
 """What a policy can say of rounds to come: that their draft trees are chains of the likeliest tokens."""
 
-from math import isnan
+from math import inf, isnan
 from typing import Any
 
 import attrs
@@ -44,6 +44,11 @@ def _number(given: Any) -> Any:
 def _check_number(_: Any, field: Any, value: Any) -> None:
     if not isinstance(value, float) or isnan(value):
         raise ValueError(f"{field.name} of an account is {written(value)}; it must be a number")
+
+
+def _check_temperature(_: Any, field: Any, value: Any) -> None:
+    if value is not None and not (isinstance(value, float) and 0.0 < value < inf):
+        raise ValueError(f"{field.name} of chains is {written(value)}; it must be a temperature, more than 0, or None")
 
 
 def _check_whole(_: Any, field: Any, value: Any) -> None:
@@ -103,6 +108,10 @@ class Chains:
             which a token joins the tree; at least one number.
         goes_on: likewise, with which it is drafted from; as many. The last one does not matter.
         account: ends these rounds earlier; None where nothing does.
+        drawn: the temperature of the drafter's laws that tokens are drawn from, each as the only child of its node;
+            None where the likeliest are taken. The first number is then held against the path to the likeliest
+            candidate, which is no draw, and the second against that to what was drawn, by those laws. Where the target
+            cannot test such children by itself nothing is run ahead.
 
     Raises:
         ValueError: if they are none; the sentence says why.
@@ -113,6 +122,7 @@ class Chains:
     joins: tuple[float, ...] = attrs.field(converter=_levels, validator=_check_levels)
     goes_on: tuple[float, ...] = attrs.field(converter=_levels, validator=_check_levels)
     account: Account | None = attrs.field(default=None, validator=optional(instance_of(Account)))
+    drawn: float | None = attrs.field(default=None, converter=_number, validator=_check_temperature)
 
     def __attrs_post_init__(self) -> None:
         if not self.joins or len(self.joins) != len(self.goes_on):

@@ -1,7 +1,7 @@
 """The interface of drafters: what may come next at each node of a growing tree."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -106,6 +106,19 @@ class Proposed:
 
 
 @attrs.frozen(eq=False)
+class AheadDraws:
+    """How the tokens of a chain were drawn that was run ahead.
+
+    Attributes:
+        logp: natural log-probability of each by the law that it was drawn from, at most 0.
+        law: tells that law by the token's place in the chain, from 0, shape `(vocab,)`, float64, summing to 1.
+    """
+
+    logp: Sequence[float]
+    law: Callable[[int], FloatArray]
+
+
+@attrs.frozen(eq=False)
 class Ahead:
     """The drafter's part of a round that was run ahead (`Drafter.run_on`).
 
@@ -114,11 +127,13 @@ class Ahead:
         logp: natural log-probabilities of the candidates of each layer, best first, at most as many as were asked for,
             minus infinity for padding, shape `(layers, width)`, float64; those of the chain stand first.
         seconds: that each layer has taken, at least one.
+        draws: how the tokens were drawn; None where they are the likeliest.
     """
 
     drafted: Sequence[int]
     logp: FloatArray
     seconds: Sequence[float]
+    draws: AheadDraws | None = None
 
 
 @attrs.frozen
@@ -207,6 +222,7 @@ class Drafter(ABC):
         ends: frozenset[int],
         draws: "NodeDraws | None" = None,
         wanted: "StillWanted | None" = None,
+        drafts: Callable[[int], FloatArray] | None = None,
     ) -> RanOn:
         """Run the passes of rounds to come, the target's, too: each has its answer ready when it is asked for.
 
@@ -224,6 +240,8 @@ class Drafter(ABC):
             wanted: is asked before each round but the first, with the tokens that those before it have emitted
                 together; where it says no, neither that round is run nor any behind it. It runs no pass, and what it
                 raises is raised. None where nobody is to be asked, as the engine has it.
+            drafts: tells the numbers with which the next so many tokens are drafted, shape `(draws,)`, float64, in
+                [0, 1), where chains are drawn, and is given there alone: each takes the next one, as `Foreseen` says.
 
         Returns:
             What that took.

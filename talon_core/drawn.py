@@ -1,6 +1,6 @@
 """Drawn children: which of a node's children came out of a draw, from which law, and in which order."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -103,6 +103,39 @@ class Drawn:
     def without_law(self) -> "Drawn":
         """What came out alone, as a record."""
         return attrs.evolve(self, law=NO_LAW)
+
+
+class DrawnLater(Mapping[int, Drawn]):
+    """The draws of a chain by node, each node's one child, whose laws are computed when somebody asks for them.
+
+    Args:
+        tokens: what was drawn under each node, from the root on.
+        logp: their log-probabilities, as `Drawn.logp`.
+        law: tells the law of the draw under a node, shape `(vocab,)`, float64, summing to 1.
+    """
+
+    def __init__(self, tokens: Sequence[int], logp: Sequence[float], law: Callable[[int], FloatArray]) -> None:
+        self.law = law
+        self._drawn = [*zip(tokens, logp, strict=True)]
+
+    def __getitem__(self, node: int) -> Drawn:
+        return self._with(node, self.law(node) if 0 <= node < len(self) else NO_LAW)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+    def __len__(self) -> int:
+        return len(self._drawn)
+
+    def without_laws(self) -> dict[int, Drawn]:
+        """What came out alone, as records."""
+        return {node: self._with(node, NO_LAW) for node in self}
+
+    def _with(self, node: int, law: FloatArray) -> Drawn:
+        if not 0 <= node < len(self):
+            raise KeyError(node)
+        token, logp = self._drawn[node]
+        return Drawn([token], law, logp=[logp])
 
 
 READERS: Mapping[str, records.Reader] = {

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from talon_core.basics import records
-from talon_core.drawn import Drawn
+from talon_core.drawn import Drawn, DrawnLater
 from talon_core.errors import written
 from talon_core.tree_arrays import AnyArray, BitArray, FloatArray, IntArray, floats, highest, ints, joined
 
@@ -274,7 +274,12 @@ class TokenTree:
         """The tree as a record of what was drawn, without the laws, which are as large as the vocabulary."""
         if not self.drawn:
             return self
-        return attrs.evolve(self, drawn={node: drawn.without_law() for node, drawn in self.drawn.items()})
+        drawn = self.drawn
+        if isinstance(drawn, DrawnLater):
+            records = drawn.without_laws()
+        else:
+            records = {node: own.without_law() for node, own in drawn.items()}
+        return TokenTree._of(self.tokens, self.parents, self.path_logp, records, self.depths)
 
     def best(self, count: int) -> IntArray:
         """The `count` most likely nodes, shape `(min(count, nodes),)`, int64, best first; ties go to the earlier node.
@@ -389,12 +394,13 @@ def tree_of(tokens: IntArray, parents: IntArray, path_logp: FloatArray, depths: 
     return TokenTree._of(tokens, parents, path_logp, {}, depths)
 
 
-def chain_of(tokens: list[int], logp: FloatArray) -> TokenTree:
-    """A tree in which each node has one child, without draws, of what is known to fit.
+def chain_of(tokens: list[int], logp: FloatArray, drawn: Mapping[int, Drawn] | None = None) -> TokenTree:
+    """A tree in which each node has one child, of what is known to fit.
 
     Args:
         tokens: the root's first.
         logp: natural log-probability of each drafted token after its parent, shape `(nodes - 1,)`, float64.
+        drawn: as the tree's.
     """
     nodes = len(tokens)
     while len(_CHAINS) <= nodes:
@@ -402,7 +408,7 @@ def chain_of(tokens: list[int], logp: FloatArray) -> TokenTree:
     path_logp = np.zeros(nodes)
     logp.cumsum(out=path_logp[1:])
     parents, depths = _CHAINS[nodes]
-    return TokenTree._of(ints(np.array(tokens)), parents, floats(path_logp), {}, depths)
+    return TokenTree._of(ints(np.array(tokens)), parents, floats(path_logp), {} if drawn is None else drawn, depths)
 
 
 _CHAINS: list[tuple[IntArray, IntArray]] = []

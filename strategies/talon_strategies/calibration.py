@@ -1,6 +1,7 @@
 """What drafted probabilities are worth: how often the target agrees, learnt from what was accepted and rejected."""
 
 from collections.abc import Sequence
+from math import inf, log, log1p
 from typing import Any
 
 import attrs
@@ -122,6 +123,16 @@ def calibrated(logp: FloatArray, offset: FloatArray, slope: FloatArray) -> Float
     found = log_sigmoid(offset + slope * log_odds_of(logp, CERTAIN))
     found[logp == -np.inf] = -np.inf
     return found
+
+
+def raw(accepted: float, line: FloatArray) -> float:
+    """The drafter's log-probability of what is accepted with a probability, by a calibration; infinite for none."""
+    if accepted <= 0.0:
+        return -inf
+    if accepted >= 1.0:
+        return inf
+    odds = (log(accepted / (1.0 - accepted)) - line.item(0)) / line.item(1)
+    return -log1p(np.exp(-odds)) if odds > -30.0 else odds
 
 
 def told_by(logp: FloatArray, accepted: NDArray[np.bool_], offset: FloatArray, slope: FloatArray) -> FloatArray:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import accumulate
-from math import inf, log, log1p
+from math import inf
 from operator import mul
 from typing import NamedTuple
 
@@ -11,7 +11,8 @@ import numpy as np
 
 from talon_core.chains import Account, Chains
 from talon_core.tree import FloatArray
-from talon_strategies.calibration import Calibration
+from talon_strategies.calibration import Calibration, raw
+from talon_strategies.draws_learnt import Drawing
 from talon_strategies.following import SURE, Following
 
 ROUNDS = 16
@@ -54,20 +55,35 @@ class ChainNote(NamedTuple):
     passes: float
 
 
-def learn_chains(notes: Sequence[ChainNote], calibration: Calibration, following: Following) -> list[float]:
+def learn_chains(
+    notes: Sequence[ChainNote],
+    calibration: Calibration,
+    following: Following,
+    drawing: Drawing | None = None,
+    drawn: bool = False,
+) -> list[float]:
     """Learn from some rounds at once.
 
     Args:
         notes: of the rounds, each with a layer at least.
         calibration: learns which tokens were accepted.
         following: learns what followed which tokens.
+        drawing: learns of draws; None where none are made.
+        drawn: whether the tokens of these chains were drawn.
 
     Returns:
         Tokens that were expected of each round.
     """
     logp = np.array([layer for note in notes for layer in note.logp])
     conditional = np.exp(calibration.accepted(logp))
-    best = conditional[:, 0].tolist()
+    judge, offered, likely = calibration, logp[:, 0], conditional[:, 0]
+    if drawing is not None:
+        expected_draws = drawing.expected(logp)
+        of_draws = np.exp(drawing.calibration.accepted(expected_draws))
+        drawing.saw(of_draws)
+        if drawn:
+            judge, offered, likely = drawing.calibration, expected_draws, of_draws
+    best = likely.tolist()
     own, expected = list[float](), list[float]()
     tested, accepted = list[int](), list[bool]()
     for note in notes:
@@ -79,7 +95,7 @@ def learn_chains(notes: Sequence[ChainNote], calibration: Calibration, following
         *_, all_reached = accumulate(reached, initial=0.0)  # from Python 3.12 on `sum` rounds otherwise than NumPy
         expected.append(1.0 + all_reached)
     if tested:
-        calibration.learn_tested(logp[tested, 0], np.array(accepted))
+        judge.learn_tested(offered[tested], np.array(accepted))
     following.learn(np.array(own), conditional)
     return expected
 
@@ -138,9 +154,46 @@ def planned(
         goes_on.append(raw(reach, line))
         joins.append(raw(price, line))
     goes_on.append(inf)
-    lost = len(joins) * layer + verifying.item(len(joins)) - even
-    account = Account(afford, lost, layer, verifying[: len(joins) + 1], even) if lost > 0.0 else None
-    return Chains(ROUNDS, width, joins, goes_on, account)
+    return Chains(ROUNDS, width, joins, goes_on, account_of(len(joins), verifying, layer, afford, even))
+
+
+def planned_draws(
+    drawing: Drawing,
+    level: float,
+    verifying: FloatArray,
+    layer: float,
+    rate: float,
+    most: int,
+    width: int,
+    afford: float,
+    even: float,
+    temperature: float,
+) -> Chains:
+    """As `planned`, of chains whose tokens are drawn: as long as brings most if all draws are accepted as often.
+
+    Args:
+        drawing: what is known of draws.
+        level: the least log-probability of the likeliest candidate with which a draw joins.
+        verifying: as for `planned`, and so are the others but the last.
+        temperature: of the laws that tokens are drawn from.
+    """
+    share, best, depth, brings = drawing.mean, -inf, 1, 0.0
+    for length in range(1, min(most, DEEPEST, len(verifying) - 1) + 1):
+        lost = length * layer + verifying.item(length) - even
+        if length > 1 and lost * WORST > afford:
+            break
+        brings += share**length
+        surplus = brings - rate * (length * layer + verifying.item(length))
+        if surplus > best:
+            best, depth = surplus, length
+    joins, goes_on = [level] + [-inf] * (depth - 1), [-inf] * (depth - 1) + [inf]
+    return Chains(ROUNDS, width, joins, goes_on, account_of(depth, verifying, layer, afford, even), temperature)
+
+
+def account_of(depth: int, verifying: FloatArray, layer: float, afford: float, even: float) -> Account | None:
+    """What chains of so many tokens may lose; None where no round of theirs loses anything. See `planned`."""
+    lost = depth * layer + verifying.item(depth) - even
+    return Account(afford, lost, layer, verifying[: depth + 1], even) if lost > 0.0 else None
 
 
 def gain_of_branches(following: Following, price: float) -> float:
@@ -152,16 +205,6 @@ def gain_of_branches(following: Following, price: float) -> float:
     """
     _, sure = following.seen  # a root is
     return float(np.maximum(sure.prob[:, 1:] - price, 0.0).sum()) / len(sure.prob)
-
-
-def raw(accepted: float, line: FloatArray) -> float:
-    """The drafter's log-probability of what is accepted with a probability, by a calibration; infinite for none."""
-    if accepted <= 0.0:
-        return -inf
-    if accepted >= 1.0:
-        return inf
-    odds = (log(accepted / (1.0 - accepted)) - line.item(0)) / line.item(1)
-    return -log1p(np.exp(-odds)) if odds > -30.0 else odds
 
 
 def least_reach(following: Following, price: float, layer: float) -> float:

@@ -9,6 +9,7 @@ from talon_core.chains import Chains
 from talon_core.tree import FloatArray
 from talon_strategies.calibration import Calibration
 from talon_strategies.chain_plan import ChainNote, learn_chains
+from talon_strategies.draws_learnt import Drawing
 from talon_strategies.earned_back import Alike, EarnedBack
 from talon_strategies.following import Following
 
@@ -73,6 +74,7 @@ class Learnt:
         notes: of the rounds with these that are over.
         layers_of_chain: log-probabilities of the candidates of each layer of this round, where its tree is one of them.
         alike: what is known of texts like it, where it is.
+        drawing: what is known of draws, where tokens of chains may be drawn.
         others: what other texts of the machine have taught, at about the same temperature.
     """
 
@@ -108,6 +110,7 @@ class Learnt:
     notes: list[ChainNote] = attrs.field(factory=list)
     layers_of_chain: list[FloatArray] = attrs.field(factory=list)
     alike: Alike | None = None
+    drawing: Drawing | None = None
     others: EarnedBack = attrs.field(factory=EarnedBack)
 
     def paid(self, tokens: int, passes: float) -> None:
@@ -149,9 +152,11 @@ class Learnt:
 
     def leave_chains(self) -> None:
         """Trees are no such chains any more: learn from those that were."""
-        notes, self.notes, self.chains = self.notes, [], None
+        notes, self.notes, chains, self.chains = self.notes, [], self.chains, None
         if notes:
-            for expected, note in zip(learn_chains(notes, self.calibration, self.following), notes, strict=True):
+            drawn = chains is not None and chains.drawn is not None
+            told = learn_chains(notes, self.calibration, self.following, self.drawing, drawn)
+            for expected, note in zip(told, notes, strict=True):
                 self.went(expected, note.new, note.passes)
 
     def went(self, expected: float, new: int, passes: float) -> None:

@@ -1,13 +1,17 @@
 """Chains whose tokens are drawn."""
 
+from math import inf
+from sys import maxsize
+
 import attrs
 from attrs.validators import ge, gt
 
 from talon_core.candidates import Candidates
+from talon_core.chains import Chains
 from talon_core.choices import Choices
 from talon_core.policy import Growth
 from talon_core.searching import searched
-from talon_core.tree import TokenTree
+from talon_core.tree import FloatArray, TokenTree
 from talon_strategies.drawing import NOTHING, FollowsTheRequest, sharpened
 from talon_strategies.options import number, plus_one, whole_number, yes_or_no
 
@@ -30,6 +34,13 @@ class SampledChain(FollowsTheRequest):
     temperature: float = attrs.field(default=1.0, validator=[number, gt(0)], metadata=searched(0.4, 1.2))
     follows: bool = attrs.field(default=True, validator=yes_or_no)
     budget: int = attrs.field(init=False, default=attrs.Factory(lambda self: plus_one(self.length), takes_self=True))
+
+    def chains(self) -> Chains:
+        everything = (-inf,) * self.length
+        return Chains(maxsize, 1, everything, everything, drawn=self.temperature)
+
+    def chain_came(self, logp: FloatArray, nodes: int) -> None:
+        """Nothing is to be noted: all chains are alike."""
 
     def width(self, tree: TokenTree) -> int:
         return 1

@@ -17,6 +17,7 @@ from talon_core.rounds import Round
 from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_core.tree_arrays import ints, totals
 from talon_strategies.best_first import Likeliest
+from talon_strategies.calibration import raw
 from talon_strategies.chain_plan import (
     DEEPEST,
     FEW,
@@ -27,7 +28,6 @@ from talon_strategies.chain_plan import (
     gain_of_branches,
     left_of,
     planned,
-    raw,
 )
 from talon_strategies.cost_aware import CostAware, rates, sizes_up_to
 from talon_strategies.drawing import NOTHING
@@ -133,13 +133,17 @@ class TalonCost(CostAware, ForestLearner):
         learnt.unread, learnt.most_new = sequence.unread, sequence.max_new_tokens
         learnt.rests_on = sequence.rests_on
         known = not sequence.costs.fixed or sequence.costs.chain(1) is not None
-        as_here = type(one).scored is TalonCost.scored and type(one).learn is TalonCost.learn
-        learnt.chainable = sequence.runs_on and known and as_here
+        learnt.chainable = sequence.runs_on and known and one.plans_chains
         about = round(min(sequence.temperature, HOTTEST) * STEPS) / STEPS
         alike = f"talon-cost with {sequence.drafter} at about {about:g}"
         learnt.others = sequence.machine.setdefault(alike, learnt.others)
         learnt.expect()
         return one
+
+    @property
+    def plans_chains(self) -> bool:
+        """Whether chains are planned by what is learnt here, and trees not scored, nor learnt from, in another way."""
+        return type(self).scored is TalonCost.scored and type(self).learn is TalonCost.learn
 
     def beside(self, policies: "Sequence[TalonCost]") -> TalonCostForest:
         return TalonCostForest(policies)
@@ -239,13 +243,21 @@ class TalonCost(CostAware, ForestLearner):
                 learnt.branching = 0
             learnt.others.branched += learnt.branching == 1
             return
-        even = known.plain * (1.0 + SHARE)
-        afford = known.plain * learnt.credit - learnt.catching_up
-        most = min(self.depth, self.budget - 1)
-        prices = known.verifying, learnt.asked, learnt.rate
-        learnt.chains = planned(learnt.calibration.line, learnt.following, *prices, most, self.breadth, afford, even)
-        learnt.spare = afford
+        learnt.spare = known.plain * learnt.credit - learnt.catching_up
+        learnt.chains = self.planned_chains(min(self.depth, self.budget - 1), known.plain * (1.0 + SHARE))
         known.stands = max(known.stands, learnt.chains.rounds)
+
+    def planned_chains(self, most: int, even: float) -> Chains:
+        """The chains of this round and those behind it, whose credit is `learnt.spare`; see `planned`.
+
+        Args:
+            most: tokens of a chain.
+            even: as there.
+        """
+        learnt, verifying = self.learnt, self.known.verifying
+        prices = verifying, learnt.asked, learnt.rate
+        line, following = learnt.calibration.line, learnt.following
+        return planned(line, following, *prices, most, self.breadth, learnt.spare, even)
 
     def rounds_with_branches(self) -> int:
         """In how many rounds trees are to have branches: where these bring more than such a round takes longer.

@@ -5,32 +5,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from talon_core.candidates import Candidates
+from talon_core.chains import Chains
 from talon_core.choices import Choices
 from talon_core.drawn import Drawn, without
 from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.tree import FloatArray, TokenTree
-from talon_strategies.calibration import Calibration
-from talon_strategies.drawing import AGREEMENT, NOTHING, FollowsTheRequest, drawn_at, known_rows, sharpened
+from talon_strategies.chain_plan import planned_draws
+from talon_strategies.drawing import NOTHING, FollowsTheRequest, drawn_at, known_rows, sharpened
+from talon_strategies.draws_learnt import Drawing, expected_of_draws
 from talon_strategies.talon_cost import TalonCost
 
 NONE = np.empty(0)
 
 DRAWN_AT = 0.8
 """Children are drawn at so many times the request's temperature, as `talon-sampled` does."""
-
-
-@attrs.define(eq=False)
-class Drawing:
-    """What is known of a text's draws.
-
-    Attributes:
-        temperature: of the drafter's laws that are drawn from.
-        calibration: of how likely a draw is accepted.
-    """
-
-    temperature: float = 1.0
-    calibration: Calibration = attrs.field(factory=Calibration)
 
 
 @attrs.frozen
@@ -73,11 +62,32 @@ class TalonCostSampled(TalonCost):
         one = super().begin(sequence)
         assert isinstance(one, TalonCostSampled)
         one.drawing.temperature = drawn_at(DRAWN_AT, sequence)
+        one.learnt.drawing = one.drawing
         return one
+
+    @property
+    def plans_chains(self) -> bool:
+        return type(self).scored is TalonCost.scored and type(self).learn is TalonCostSampled.learn
+
+    def planned_chains(self, most: int, even: float) -> Chains:
+        learnt, verifying, drawing = self.learnt, self.known.verifying, self.drawing
+        fixed = super().planned_chains(most, even)
+        price = learnt.rate * (verifying.item(1) - verifying.item(0))
+        _, sure = learnt.following.seen  # a root is
+        if drawing.brings(price) <= float(np.maximum(sure.prob[:, 0] - price, 0.0).mean()):
+            return fixed
+        prices = verifying, learnt.asked, learnt.rate
+        level, at = drawing.level(price), drawing.temperature
+        return planned_draws(drawing, level, *prices, most, self.breadth, learnt.spare, even, at)
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         learnt = self.learnt
-        if self.priced(tree, candidates) == 0:
+        layer = self.priced(tree, candidates)
+        if learnt.chains is not None:
+            return self._drawn_chain(
+                tree, candidates, self.grown_chain(tree, candidates, layer, learnt.chains), choices
+            )
+        if layer == 0:
             learnt.scores, learnt.own, learnt.layers = np.zeros(1), np.ones(1), []
         rows = np.array(known_rows(candidates))
         reach = learnt.scores[candidates.frontier[rows]][:, None]  # (rows, 1)
@@ -114,6 +124,16 @@ class TalonCostSampled(TalonCost):
             frontier = len(tree) + self.expanded(own, np.exp(joined), price, self.breadth)
         learnt.scores, learnt.own = np.append(learnt.scores, joined), np.append(learnt.own, own)
         return Growth(np.concatenate(chosen), frontier=frontier, drawn=drawn)
+
+    def _drawn_chain(self, tree: TokenTree, candidates: Candidates, fixed: Growth, choices: Choices) -> Growth:
+        """What joins a chain: where its tokens are drawn, a draw in the place of the candidate that would."""
+        chains = self.learnt.chains
+        if chains is None or chains.drawn is None or not len(fixed.chosen):
+            return fixed
+        draw = candidates.draw(choices, 0, law=sharpened(candidates.law(0), chains.drawn))
+        depth, path = len(tree), float(tree.path_logp[-1] + draw.logp[0])
+        goes_on = depth < chains.depth and path >= chains.goes_on[depth - 1]
+        return Growth(NOTHING, frontier=np.arange(depth, depth + goes_on), drawn={0: draw})
 
     def finish(self, tree: TokenTree) -> TokenTree:
         return tree
@@ -152,20 +172,6 @@ class WithoutDraws(TalonCost):
     name = TalonCostSampled.name
     children = TalonCostSampled.children
     default_rule = TalonCostSampled.default_rule
-
-
-def expected_of_draws(prob: FloatArray) -> FloatArray:
-    """How likely a draw is accepted where the 0, 1, ... best are fixed, before anything is learnt.
-
-    Args:
-        prob: the drafter's probabilities of the best tokens of some nodes, falling, shape `(rows, width)`.
-
-    Returns:
-        Shape `(rows, width)`, more than 0.
-    """
-    rest = 1.0 - np.cumsum(prob, axis=1) + prob
-    expected: FloatArray = AGREEMENT[0] * rest + AGREEMENT[1] * prob
-    return np.clip(expected, 1e-6, 1.0)
 
 
 def groups(fixed: FloatArray, draws: FloatArray) -> tuple[FloatArray, NDArray[np.bool_]]:

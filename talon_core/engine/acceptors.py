@@ -48,6 +48,11 @@ class Acceptor:
         """Whether the target may go through rounds by itself whose trees are known before."""
         return False
 
+    @property
+    def tests_chains(self) -> bool:
+        """Likewise, where these trees are chains whose tokens are drawn."""
+        return False
+
     def offer(self, slot: int, tree: TokenTree, offered: Offered) -> None:
         """Offer the target to choose the path through a tree by itself; it may still leave it to the rule.
 
@@ -116,12 +121,37 @@ class Draws(Acceptor):
         return True
 
     def offer(self, slot: int, tree: TokenTree, offered: Offered) -> None:
-        numbers = _told(self.choices, int(tree.depths.max()) + 1)
-        ahead = partial(_told, self.choices)
+        numbers = told_numbers(self.choices, int(tree.depths.max()) + 1)
+        ahead = partial(told_numbers, self.choices)
         offered.drawn[slot] = NodeDraws(self.warpers, self.ends, numbers[tree.depths], ahead=ahead)
 
     def used(self, accepted: Accepted) -> None:
         self.choices.used(len(accepted.path))
+
+
+@attrs.frozen(eq=False)
+class DrawsAndTests(Draws):
+    """The target draws tokens, and tests the drawn children of chains whose passes it has run ahead.
+
+    It draws with the numbers with which the rule would draw after fixed children, one after the other. Other trees with
+    drawn children are left to the rule.
+    """
+
+    @property
+    def tests_chains(self) -> bool:
+        return True
+
+    def offer(self, slot: int, tree: TokenTree, offered: Offered) -> None:
+        if not tree.drawn:
+            super().offer(slot, tree, offered)
+            return
+        most = len(tree)  # of a chain; of others it is not asked for
+        offered.drawn[slot] = NodeDraws(
+            self.warpers, self.ends, told_numbers(self.choices, most), DrawnTests("in-turn", tree)
+        )
+
+    def used(self, accepted: Accepted) -> None:
+        self.choices.used(accepted.numbers or len(accepted.path))
 
 
 @attrs.frozen(eq=False)
@@ -142,7 +172,7 @@ class ChildrenTested(Acceptor):
 
     def offer(self, slot: int, tree: TokenTree, offered: Offered) -> None:
         tests = DrawnTests(self.order, tree)
-        offered.drawn[slot] = NodeDraws(self.warpers, self.ends, _told(self.choices, tests.most_numbers), tests)
+        offered.drawn[slot] = NodeDraws(self.warpers, self.ends, told_numbers(self.choices, tests.most_numbers), tests)
 
     def used(self, accepted: Accepted) -> None:
         self.choices.used(accepted.numbers)
@@ -178,7 +208,7 @@ class Acceptors:
             return MostLikely(any_tree, NOT_WALKED if self._can_draw else None, request.eos)
         drawing = request.sampling.do_sample
         if not self._can_draw:
-            own = self._drawn_by_some(request, choices) if drawing and self._follows_draws else None
+            own = self._drawn_by_some(request, choices) if drawing else None
             return own if own is not None else Acceptor(any_tree, None)
         if not (self._follows_draws or self._tests if drawing else self._follows_warped):
             return Acceptor(any_tree, self._does_more)
@@ -195,13 +225,17 @@ class Acceptors:
 
     def _drawn_by_some(self, request: Request, choices: Choices) -> Acceptor | None:
         """Who draws the tokens of a sequence where the target draws some; None for the rule."""
+        tests = self._follows_warped and self._tests == "in-turn"
+        if not (self._follows_draws or tests):
+            return None
         warpers = prefix_free(request.sampling.processors)
         if isinstance(warpers, str) or not isinstance(choices, Foreseen) or not self._draws(warpers):
             return None
-        return Draws(self._any_tree, NOT_WALKED, warpers, request.eos, choices)
+        drawing = Draws if self._follows_draws else DrawsAndTests
+        return drawing(self._any_tree, NOT_WALKED, warpers, request.eos, choices)
 
 
-def _told(choices: Foreseen, count: int) -> FloatArray:
+def told_numbers(choices: Foreseen, count: int) -> FloatArray:
     """The numbers of the next draws.
 
     Raises:

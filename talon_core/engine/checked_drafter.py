@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from talon_core.drafter import FINAL_STATE, Ahead, Drafter, DrafterSpec, Proposed, RanOn, Reading
+from talon_core.drafter import FINAL_STATE, Ahead, AheadDraws, Drafter, DrafterSpec, Proposed, RanOn, Reading
 from talon_core.engine.checked_candidates import LOGP_SLACK
 from talon_core.errors import PluginError, blaming, blaming_bugs, is_whole, naming, of_the_machine, written
 
@@ -251,7 +251,17 @@ def checked_ahead(drafter: object, given: object, vocab_size: int, most: int) ->
         raise fail(f"drafted {written(tokens)} ahead; the target's vocabulary has ids 0 to {vocab_size - 1}")
     if not logp.max() <= LOGP_SLACK or not logp[: len(tokens), 0].min(initial=0.0) > -np.inf:  # NaN if there is one
         raise fail("gave a candidate a log-probability from ahead that is not a finite number of at most 0")
-    return Ahead(tokens, np.minimum(logp, 0.0), seconds)
+    if given.draws is None:
+        return Ahead(tokens, np.minimum(logp, 0.0), seconds)
+    with blaming("drafter", drafter, "ahead"):
+        drawn: Any = [*given.draws.logp]
+    if len(drawn) != len(tokens) or not all(isinstance(one, float) and -np.inf < one <= LOGP_SLACK for one in drawn):
+        raise fail(
+            f"gave the log-probabilities {written(drawn)} of {len(tokens)} tokens that were drawn ahead; each has "
+            "a finite number of at most 0"
+        )
+    draws = AheadDraws([min(one, 0.0) for one in drawn], given.draws.law)
+    return Ahead(tokens, np.minimum(logp, 0.0), seconds, draws)
 
 
 def checked_ran_on(drafter: object, given: object) -> RanOn:

@@ -7,10 +7,13 @@ from operator import attrgetter
 from typing import Any
 
 import attrs
+import numpy as np
 
+from talon_core.choices import Foreseen
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drafter import Ahead, Committed, Drafter, DrafterSpec
-from talon_core.engine.acceptors import Acceptors, Offered
+from talon_core.drawn import DrawnLater
+from talon_core.engine.acceptors import Acceptors, Offered, told_numbers
 from talon_core.engine.ahead.preparer import NOTHING_PREPARED, DrafterPreparations, Preparer
 from talon_core.engine.checked_drafter import (
     checked_ahead,
@@ -210,9 +213,15 @@ class Stages:
             draws = self._offered({slot: TokenTree.root(one.root)}).drawn.get(slot)
             if slot in self._faults:
                 return
+            more: dict[str, Any] = {}
+            if chains.drawn is not None:
+                drafts = one.policy_choices
+                if one.follow is None or not one.acceptor.tests_chains or not isinstance(drafts, Foreseen):
+                    return
+                more["drafts"] = partial(told_numbers, drafts)
             started = self._clock()
             with parts.blaming("run_on"):
-                given = parts.drafter.run_on(slot, chains, one.deepest + 1, ends, draws)
+                given = parts.drafter.run_on(slot, chains, one.deepest + 1, ends, draws, **more)
             ran = checked_ran_on(parts.named, given)
             if ran.reading is not None:
                 self._measured.caught_up(ran.reading.tokens, ran.reading.seconds)
@@ -244,8 +253,14 @@ class Stages:
         one.drafted_at = one.length
         with self._faults.of([slot]):
             assert one.follow is not None
-            start, nodes = now(), len(ahead.drafted)
-            tree = chain_of([one.root, *ahead.drafted], ahead.logp[:nodes, 0])
+            start, nodes, draws = now(), len(ahead.drafted), ahead.draws
+            if draws is None:
+                tree = chain_of([one.root, *ahead.drafted], ahead.logp[:nodes, 0])
+            else:
+                assert isinstance(one.policy_choices, Foreseen)
+                one.policy_choices.used(nodes)
+                drawn = DrawnLater(ahead.drafted, draws.logp, draws.law)
+                tree = chain_of([one.root, *ahead.drafted], np.array(draws.logp), drawn if nodes else {})
             one.follow(ahead.logp, nodes)
             spans.append(Span("policy", start, now(), "grow", len(ahead.seconds) - 1))
             return {slot: Drafted(tree, tree, len(ahead.seconds), tuple(spans))}

@@ -363,7 +363,9 @@ class ModelRunner:
         for one in self._chained:
             found = one.walk(trees, ends, drawn)
             if found is not None:
-                return {slot: Accepted(found.path, found.token, found.features) for slot in trees}, found.seconds
+                return {
+                    slot: Accepted(found.path, found.token, found.features, numbers=found.numbers) for slot in trees
+                }, found.seconds
         return None
 
     def commit(self, paths: Mapping[int, IntArray]) -> None:

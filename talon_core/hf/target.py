@@ -189,10 +189,9 @@ class HFTarget(NetworkTarget):
         further: Further | None = None,
     ) -> Verified:
         slots, ends, taken = _walked(greedy, drawn)
-        before = self.runner.executor.preparations
         if ends is None:
-            ran = self.runner.run({slot: (tree, 0) for slot, tree in trees.items()})
-            return Verified(self._split(ran, trees), prepared=self.runner.executor.preparations > before)
+            return self._left_to_rules(trees)
+        before = self.runner.executor.preparations
         looked_at = bool(unwalked) or len(slots) < len(trees)
         roots = None if looked_at else self.runner.walk_roots(trees, ends, further, taken)
         if roots is not None:
@@ -200,9 +199,20 @@ class HFTarget(NetworkTarget):
         ready = None if looked_at else self.runner.walk_ready(trees, ends, taken)
         if ready is not None:
             return Verified(accepted=ready[0], passes=0, seconds=ready[1])
+        if not self.can_draw and any(one.tests is not None for one in taken.values()):  # the rule makes these tests
+            slots = [slot for slot in slots if slot not in taken or taken[slot].tests is None]
+            taken, looked_at = {slot: taken[slot] for slot in slots if slot in taken}, True
+            if not slots:
+                return self._left_to_rules(trees)
         ran, accepted = self.runner.walk(trees, slots, ends, unwalked, taken, logits=looked_at)
         prepared = self.runner.executor.preparations > before
         return Verified(self._split(ran, (trees.keys() - accepted.keys()) | unwalked.keys()), accepted, prepared)
+
+    def _left_to_rules(self, trees: Mapping[int, TokenTree]) -> Verified:
+        """What a pass says of every node, where it walks through no tree."""
+        before = self.runner.executor.preparations
+        ran = self.runner.run({slot: (tree, 0) for slot, tree in trees.items()})
+        return Verified(self._split(ran, trees), prepared=self.runner.executor.preparations > before)
 
     def _split(self, ran: Ran, slots: Iterable[int]) -> dict[int, NodeOutputs]:
         """Each slot's own of what a pass gave."""

@@ -1,6 +1,6 @@
 """Trees of given sizes, so that passes of these sizes can be timed in the engine as it decodes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from math import inf
 from time import perf_counter
@@ -200,8 +200,9 @@ class Full(Drafter):
         ends: frozenset[int],
         draws: NodeDraws | None = None,
         wanted: StillWanted | None = None,
+        drafts: Callable[[int], FloatArray] | None = None,
     ) -> RanOn:
-        ran = self._inner.run_on(slot, chains, left, ends, draws, wanted)
+        ran = self._inner.run_on(slot, chains, left, ends, draws, wanted, drafts)
         self.was_ahead = ran.seconds > 0.0
         self.reading = ran.reading if ran.reading is not None else self.reading
         return ran

@@ -41,6 +41,12 @@ class Vocabulary:
         """The target's ids of the drafter's tokens, of any shape."""
         return tokens if self.ids is None else self.ids[tokens]
 
+    def spread(self, prob: FloatArray) -> FloatArray:
+        """A law over the drafter's tokens, shape `(draft vocab,)`, as one over the target's, shape `(vocab,)`."""
+        law: FloatArray = np.zeros(self.size)
+        law[slice(len(prob)) if self.ids is None else self.ids] = prob
+        return law
+
 
 def check_tokens(what: str, ids: Any, size: int) -> None:
     """Refuse what are no different token ids.
@@ -119,10 +125,7 @@ class Best:
 
     def law(self, row: int) -> FloatArray:
         """A row's whole law over the target's vocabulary, shape `(vocab,)`, float64."""
-        prob = torch.softmax(self.scores[row].double(), dim=-1).cpu().numpy()
-        law: FloatArray = np.zeros(self.vocabulary.size)
-        law[slice(len(prob)) if self.vocabulary.ids is None else self.vocabulary.ids] = prob
-        return law
+        return self.vocabulary.spread(torch.softmax(self.scores[row].double(), dim=-1).cpu().numpy())
 
     def candidates(self, rows: Sequence[int] | IntArray, frontier: Frontier) -> Candidates:
         """Candidates for a frontier whose nodes these rows speak about, in its order."""

@@ -10,12 +10,13 @@ import numpy as np
 from torch import Tensor
 
 from talon_core.chains import Chains
+from talon_core.drawn import DrawnLater
 from talon_core.runtime.executor import HostExecutor, Numbers, walking
 from talon_core.runtime.host_draws import ChainDraws
 from talon_core.runtime.inputs import pass_inputs
 from talon_core.runtime.recording import Asking, ChainPass, ChainRecord, ChainRun, RanChains, Trusted
 from talon_core.target import NOTHING_DRAWN, SECONDS_AHEAD, NodeDraws, StillWanted
-from talon_core.tree import IntArray, TokenTree, read_only
+from talon_core.tree import FloatArray, IntArray, TokenTree, read_only
 
 State = tuple[int, int, int]
 """Of a cache: the committed rows of a text, and how often it was reallocated and slots were given back."""
@@ -64,13 +65,32 @@ class ReadyWalk:
         path: the accepted nodes, shape `(path,)`, int64, read only.
         token: behind them.
         features: at these nodes, shape `(path, features)`.
+        numbers: of draws that were used.
         seconds: that its pass took.
     """
 
     path: IntArray
     token: int
     features: Tensor
+    numbers: int
     seconds: float
+
+
+@attrs.frozen(eq=False)
+class TakenRound:
+    """All that the drafter has found for a round.
+
+    Attributes:
+        record: what became of it.
+        numbers: what the drafter has found for its layers, shape `(layers, 2 * width)`.
+        scores: those that this was found in, shape `(layers, draft vocab)`.
+        scale: by how much passes took longer than they say.
+    """
+
+    record: ChainRecord
+    numbers: Tensor
+    scores: Tensor
+    scale: float
 
 
 @attrs.define(eq=False)
@@ -83,12 +103,14 @@ class _Ran:
         width: candidates that were found after each node.
         ends: tokens that end the text.
         draws: how its tokens were drawn; None where they are the most likely ones.
+        drafts: whether drafted ones were drawn, too.
         pending: tokens that the drafter had not read before the first one.
         features: where those lie in memory that were given with them.
         state: of the target's cache before the first one, and of the drafter's: see `ChainRounds._state`.
         scale: by how much a pass took longer, with its share of what all of them took besides.
         taken: how many rounds have come.
         layers: how many layers were asked for in the next one.
+        law: tells what the drafted tokens of that one were drawn from, as the drafter has handed it over.
     """
 
     found: RanChains
@@ -96,12 +118,14 @@ class _Ran:
     width: int
     ends: frozenset[int]
     draws: ChainDraws | None
+    drafts: bool
     pending: list[int]
     features: int
     state: tuple[State, State]
     scale: float
     taken: int = 0
     layers: int = 0
+    law: object = None
 
     @property
     def past(self) -> list[ChainRecord]:
@@ -167,6 +191,7 @@ class ChainRounds:
         ends: frozenset[int],
         draws: NodeDraws | None = None,
         wanted: StillWanted | None = None,
+        drafts: Callable[[int], FloatArray] | None = None,
     ) -> float:
         """Run rounds, as many as are of use, if they can be run so.
 
@@ -180,6 +205,7 @@ class ChainRounds:
             ends: tokens that end it.
             draws: as for `Drafter.run_on`.
             wanted: likewise.
+            drafts: likewise.
 
         Returns:
             Seconds that were spent on it; 0 where nothing was run.
@@ -196,8 +222,13 @@ class ChainRounds:
         drawn = None if draws is None else ChainDraws.of(draws, rounds * (chains.depth + 1))
         if draws is not None and drawn is None:
             return 0.0
+        numbers = None
+        if chains.drawn is not None:
+            if drawn is None or drafts is None or not _in_order(kinds.ids):
+                return 0.0
+            numbers = drafts(rounds * chains.depth)
         asking = Asking(wanted)
-        run = self._prepared(slot, kinds, pending, chains, rounds, left, ends, drawn, asking.asked)
+        run = self._prepared(slot, kinds, pending, chains, rounds, left, ends, drawn, numbers, asking.asked)
         recorder = self._target.recorder
         if run is None or recorder is None:
             return 0.0
@@ -212,7 +243,7 @@ class ChainRounds:
         seconds = perf_counter() - started
         self._seconds = seconds / len(found.rounds)
         scale = seconds / sum([sum(one.seconds) for one in found.rounds])
-        given = slot, chains.width, ends, drawn, pending, features.data_ptr(), state, scale
+        given = slot, chains.width, ends, drawn, numbers is not None, pending, features.data_ptr(), state, scale
         self._ran = _Ran(found, *given)
         return seconds
 
@@ -226,6 +257,7 @@ class ChainRounds:
         left: int,
         ends: frozenset[int],
         draws: ChainDraws | None,
+        drafts: FloatArray | None,
         wanted: StillWanted | None,
     ) -> ChainRun | None:
         """The rounds as they are to be run; None where a pass cannot be repeated, or there is no room."""
@@ -274,6 +306,7 @@ class ChainRounds:
             least_pending=1 if first.with_one else 2,
             least_drafted=0 if target.with_one else 1,
             draws=draws,
+            drafts=drafts,
             wanted=wanted,
         )
 
@@ -296,6 +329,7 @@ class ChainRounds:
         round_, layer = ran.next, ran.layers
         if (
             round_ is None
+            or ran.drafts
             or (ran.slot, ran.width) != (slot, width)
             or layer >= round_.layers
             or len(nodes) != 1
@@ -327,19 +361,13 @@ class ChainRounds:
         state = _after(ran.state, ran.past)
         return given and pending == before and self._state(ran.slot) == state
 
-    def take(
-        self, slot: int, pending: list[int], features: Sequence[Tensor]
-    ) -> tuple[ChainRecord, Tensor, float] | None:
+    def take(self, slot: int, pending: list[int], features: Sequence[Tensor]) -> TakenRound | None:
         """All layers of the next round of a text, if it was run ahead; otherwise nothing is ready any more.
 
         Args:
             slot: of the text.
             pending: as for `run`.
             features: likewise, in parts.
-
-        Returns:
-            The round; what the drafter has found for its layers, shape `(layers, 2 * width)`; and by how much passes
-            took longer than they say.
         """
         ran = self._ran
         if ran is None:
@@ -353,7 +381,13 @@ class ChainRounds:
         cache = self._drafter.cache
         cache.restage({slot: len(pending)}, cache.passes)
         ran.layers = round_.layers
-        return round_, ran.found.numbers[ran.taken, : round_.layers], ran.scale
+        found, layers = ran.found, slice(round_.layers)
+        return TakenRound(round_, found.numbers[ran.taken, layers], found.scores[ran.taken, layers], ran.scale)
+
+    def hand_over(self, law: object) -> None:
+        """The tokens of the round that was taken were drawn from this (`AheadDraws.law`), and from nothing else."""
+        if self._ran is not None:
+            self._ran.law = law
 
     def walk(
         self, trees: Mapping[int, TokenTree], ends: frozenset[int], drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN
@@ -378,7 +412,7 @@ class ChainRounds:
         cache = self._target.cache
         cache.staged_now([int(slot in trees) for slot in range(len(cache.lengths))])
         cache.committed({ran.slot: len(path)})
-        return ReadyWalk(path, round_.token, features, round_.seconds[-1] * ran.scale)
+        return ReadyWalk(path, round_.token, features, round_.numbers, round_.seconds[-1] * ran.scale)
 
     def _is_verified(
         self,
@@ -390,13 +424,17 @@ class ChainRounds:
     ) -> bool:
         if ran.draws is None and draws is not None:
             return False
-        if ran.draws is not None and not ran.draws.are(draws, sum([len(one.emitted) for one in ran.past])):
+        if ran.draws is not None and not ran.draws.are(draws, sum([one.numbers for one in ran.past])):
             return False
         tree = trees.get(ran.slot)
         if tree is None or len(trees) > 1 or ends != ran.ends or ran.layers != round_.layers:
             return False
         drafted = round_.drafted
         if tree.tokens.tolist()[1:] != drafted or tree.parents.tolist() != [*range(-1, len(drafted))]:
+            return False
+        if tree.drawn and not (isinstance(tree.drawn, DrawnLater) and tree.drawn.law is ran.law):
+            return False
+        if bool(tree.drawn) is not (ran.drafts and bool(drafted)):
             return False
         target, _ = _after(ran.state, ran.past)  # the drafter hears of the round later
         return self._state(ran.slot)[0] == target
@@ -416,6 +454,11 @@ def _after(state: tuple[State, State], rounds: Sequence[ChainRecord]) -> tuple[S
     target += sum([1 + one.accepted for one in rounds])
     drafter += sum([one.pending for one in rounds])
     return (target, others[0], others[1]), (drafter, more[0], more[1])
+
+
+def _in_order(ids: IntArray | None) -> bool:
+    """Whether a drafter's tokens stand in the order of the target's, in which tokens are drawn."""
+    return ids is None or bool((ids[1:] > ids[:-1]).all())
 
 
 def _numbers(rows: int) -> Mapping[str, Numbers]:

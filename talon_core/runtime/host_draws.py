@@ -69,7 +69,7 @@ class ChainDraws:
     Attributes:
         warp: what is done to scores.
         numbers: of the draws behind one another, shape `(draws,)`, float64, in [0, 1). A round takes one for the root
-            and one for each accepted node.
+            and one for each accepted node; or one for each test of a drawn child, and one for the token behind them.
     """
 
     warp: Warp
@@ -83,7 +83,7 @@ class ChainDraws:
 
     def are(self, draws: NodeDraws | None, place: int) -> bool:
         """Whether the draws of a round, of a tree that is a chain, are those from a place on."""
-        if draws is None or draws.numbers is None or warp_of(draws) != self.warp:
+        if draws is None or draws.numbers is None or Warp.of(draws.warpers) != self.warp:
             return False
         return bool(self.numbers[place : place + len(draws.numbers)].tolist() == draws.numbers.tolist())
 

@@ -12,7 +12,7 @@ import torch
 
 from talon_core.chains import Chains
 from talon_core.errors import one_line
-from talon_core.tree import IntArray
+from talon_core.tree import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from talon_core.runtime.cache import TreeCache
@@ -203,6 +203,8 @@ class ChainRun:
         least_drafted: as many drafted tokens must join in each, likewise.
         draws: how tokens are drawn, with as many numbers as any walk through these rounds needs; None where the most
             likely ones are taken.
+        drafts: the numbers with which drafted tokens are drawn, as many as these rounds may need, shape `(draws,)`;
+            None where the likeliest are taken. Such children are tested in turn, see `AcceptanceRule.tests`.
         wanted: as for `Drafter.run_on`, but for that it raises no RuntimeError.
     """
 
@@ -221,6 +223,7 @@ class ChainRun:
     least_pending: int
     least_drafted: int
     draws: "ChainDraws | None"
+    drafts: FloatArray | None = None
     wanted: "StillWanted | None" = None
 
 
@@ -234,6 +237,8 @@ class ChainRecord:
         drafted: tokens that have joined the tree, in their order.
         accepted: how many of them.
         token: the target's behind these.
+        numbers: of the target's draws that were used, where it draws.
+        logp: of the drafted tokens, where they were drawn: log-probabilities by what they were drawn from.
         seconds: of each layer, and of the target's pass behind them.
     """
 
@@ -242,6 +247,8 @@ class ChainRecord:
     drafted: list[int]
     accepted: int
     token: int
+    numbers: int
+    logp: list[float]
     seconds: list[float]
 
     @property

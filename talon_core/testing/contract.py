@@ -298,6 +298,10 @@ def _check_forest(
         )
 
 
+ROUNDING = 1e-9
+"""By how much numbers may differ that are computed from laws in different ways."""
+
+
 @attrs.frozen
 class _Said(TreePolicy):
     """Draws one of the chains that were said.
@@ -312,6 +316,10 @@ class _Said(TreePolicy):
     offered: list[FloatArray] = attrs.field(factory=list, init=False, eq=False)
 
     @property
+    def children(self) -> str:  # type: ignore[override]
+        return "deterministic" if self.said.drawn is None else "sampled-chain"
+
+    @property
     def budget(self) -> int:  # type: ignore[override]
         return self.said.depth + 1
 
@@ -322,8 +330,14 @@ class _Said(TreePolicy):
         depth, path = len(tree) - 1, candidates.path_logp.item(0)
         self.offered.append(candidates.logp[0])
         joins = path >= self.said.joins[depth] and path > -np.inf
+        drawn = {}
+        if joins and self.said.drawn is not None:
+            law = candidates.law(0)
+            law = (law / law.max()) ** (1.0 / self.said.drawn)
+            drawn[0] = candidates.draw(choices, 0, law=law / law.sum())
+            path = float(tree.path_logp[-1] + drawn[0].logp[0])
         goes_on = joins and depth + 1 < self.said.depth and path >= self.said.goes_on[depth]
-        return Growth(np.arange(int(joins)), None if goes_on else np.arange(0))
+        return Growth(np.arange(int(joins and not drawn)), None if goes_on else np.arange(0), drawn=drawn)
 
 
 def _check_chains(
@@ -345,7 +359,8 @@ def _check_chains(
         else:
             said = _Said(chains)
             own = draft_tree(said, drafter, told.root, limits, SeededChoices(0))
-            _require(_same(drafted, own), asked, "drafts another tree than the chain that it has said")
+            rounding = 0.0 if chains.drawn is None else ROUNDING  # laws are made sharper in one way or another
+            _require(_same(drafted, own, rounding), asked, "drafts another tree than the chain that it has said")
             if said.offered:
                 widest = max(map(len, said.offered))
                 rows = [np.pad(row, (0, widest - len(row)), constant_values=-np.inf) for row in said.offered]
@@ -680,18 +695,24 @@ def _nodes(tree: TokenTree) -> Counter[tuple[tuple[int, ...], float]]:
     return Counter(zip(paths, tree.path_logp.tolist(), strict=True))
 
 
-def _same(one: Drafted, other: Drafted) -> bool:
+def _same(one: Drafted, other: Drafted, rounding: float = 0.0) -> bool:
+    """Whether two trees are the same, and their numbers up to a relative difference."""
     return all(
-        _equal(mine, theirs, ("tokens", "parents", "path_logp"))
+        _equal(mine, theirs, ("tokens", "parents", "path_logp"), rounding)
         and mine.drawn.keys() == theirs.drawn.keys()
-        and all(_same_draws(drawn, theirs.drawn[node]) for node, drawn in mine.drawn.items())
+        and all(_same_draws(drawn, theirs.drawn[node], rounding) for node, drawn in mine.drawn.items())
         for mine, theirs in {(one.tree, other.tree), (one.drafted, other.drafted)}
     )
 
 
-def _same_draws(one: Drawn, other: Drawn) -> bool:
-    return one.replacement == other.replacement and _equal(one, other, ("tokens", "law", "logp"))
+def _same_draws(one: Drawn, other: Drawn, rounding: float = 0.0) -> bool:
+    return one.replacement == other.replacement and _equal(one, other, ("tokens", "law", "logp"), rounding)
 
 
-def _equal(one: object, other: object, arrays: tuple[str, ...]) -> bool:
-    return all(np.array_equal(getattr(one, array), getattr(other, array)) for array in arrays)
+def _equal(one: object, other: object, arrays: tuple[str, ...], rounding: float = 0.0) -> bool:
+    pairs = [(getattr(one, array), getattr(other, array)) for array in arrays]
+    return all(
+        np.array_equal(mine, theirs)
+        or (rounding > 0.0 and mine.shape == theirs.shape and np.allclose(mine, theirs, rtol=rounding, atol=rounding))
+        for mine, theirs in pairs
+    )

@@ -79,3 +79,14 @@ def test_an_account_has_a_price_for_each_size_of_a_chain(nodes):
 def test_only_an_account_is_one():
     with pytest.raises(TypeError, match="account"):
         Chains(1, 1, (0.0,), (0.0,), 3.0)
+
+
+@pytest.mark.parametrize("drawn", [0, -1.0, math.inf, math.nan, "warm", True])
+def test_a_temperature_that_is_none_is_refused(drawn):
+    with pytest.raises(ValueError, match=r"^drawn of chains is .*; it must be a temperature, more than 0, or None$"):
+        Chains(1, 1, (0.0,), (0.0,), drawn=drawn)
+
+
+def test_a_temperature_is_a_float():
+    assert Chains(1, 1, (0.0,), (0.0,), drawn=1).drawn == 1.0
+    assert Chains(1, 1, (0.0,), (0.0,)).drawn is None

@@ -32,6 +32,7 @@ from talon_kernels.native import load
 from talon_kernels.recorded.chains import MOST_DRAFTED, PassFields, RoundsFields
 from talon_kernels.recorded.recorder import NativeRecorder
 from talon_strategies import Chain
+from talon_strategies.drawing import sharpened
 from talon_tests.shared_targets import SharedTargets
 from talon_tests.tiny_models import tiny_model
 from talon_tests.trained_heads import trainings
@@ -131,8 +132,8 @@ class Levels(TreePolicy):
         return Growth(np.arange(1), None if path >= self.goes_on[depth] else np.arange(0))
 
 
-def decoder_of(drafter, policy="chain:length=3", model=None):
-    return decoder_for_model(model if model is not None else target_model(), None, Parts(drafter, policy))
+def decoder_of(drafter, policy="chain:length=3", model=None, rule="auto"):
+    return decoder_for_model(model if model is not None else target_model(), None, Parts(drafter, policy, rule))
 
 
 def told(result):
@@ -758,9 +759,9 @@ DRAWN = {
 }
 
 
-def drawing(drafter, policy, how):
+def drawing(drafter, policy, how, rule="auto"):
     """A decoder whose drawn passes are recorded and compared."""
-    decoder = decoder_of(drafter, policy)
+    decoder = decoder_of(drafter, policy, rule=rule)
     for seed in range(3):
         decoder.generate(PROMPT, max_new_tokens=NEW, seed=seed, **how)
     return decoder
@@ -784,6 +785,93 @@ def test_drawn_rounds_run_ahead_are_those_that_are_run_one_by_one(
         assert sum(came) > 0.5 * len(expected[1])
         plain = decoder_of(None, "none").generate(PROMPT, max_new_tokens=NEW, seed=seed, **DRAWN[how])
         assert plain.token_ids == expected[0]  # one number for each token, whoever drafts and however far
+
+
+@attrs.frozen
+class DrawnLevels(Levels):
+    """Chains whose tokens are drawn at a temperature of their own, where the drafter is sure enough."""
+
+    name = "drawn-levels"
+    children = "sampled-chain"
+    at: float = 0.8
+
+    def chains(self):
+        return attrs.evolve(super().chains(), drawn=self.at)
+
+    def chain_came(self, logp, nodes):
+        assert nodes <= len(logp)
+
+    def grow(self, tree, candidates, choices):
+        depth = len(tree) - 1
+        if not candidates.path_logp.flat[0] >= self.joins[depth]:
+            return Growth(np.arange(0))
+        drawn = candidates.draw(choices, 0, law=sharpened(candidates.law(0), self.at))
+        goes_on = tree.path_logp[-1] + drawn.logp[0] >= self.goes_on[depth]
+        return Growth(np.arange(0), None if goes_on else np.arange(0), {0: drawn})
+
+
+def drawn_levels(drafter, wide=1):
+    return DrawnLevels(quantiles(drafter, 0.1), tuple(2.0 * one for one in quantiles(drafter, 0.1)), wide)
+
+
+DRAFTED = {
+    "one": lambda _: "sampled-chain:length=1",
+    "three": lambda _: "sampled-chain:length=3",
+    "three, sharper": lambda _: "sampled-chain:length=3,temperature=0.6",
+    "at a temperature": lambda _: "sampled-chain:length=2,temperature=0.9,follows=False",
+    "levels": drawn_levels,
+    "wide levels": lambda drafter: drawn_levels(drafter, 4),
+}
+
+
+def shapes_of(found):
+    """All of what was told but how likely paths are, which C adds up in another order; and that."""
+    token_ids, rounds = found
+    logp = [np.array(one[2], dtype=np.int64).view(np.float64) for one in rounds]
+    return (token_ids, [(*one[:2], *one[3:]) for one in rounds]), np.concatenate(logp)
+
+
+@pytest.mark.parametrize("how", DRAWN)
+@pytest.mark.parametrize("rule", ["hybrid", "rrs"])
+@pytest.mark.parametrize("policy", DRAFTED)
+@pytest.mark.parametrize("drafter", ["eagle3", "eagle"])
+def test_rounds_of_drawn_children_run_ahead_are_those_that_are_run_one_by_one(
+    library, specs, came, monkeypatch, drafter, policy, rule, how
+):
+    decoder = drawing(specs[drafter], DRAFTED[policy](specs[drafter]), DRAWN[how], rule)
+    accepted, rejected = 0, 0
+    for seed in range(4):
+
+        def decode(seed=seed):
+            return told(decoder.generate(PROMPT, max_new_tokens=NEW, seed=seed, **DRAWN[how]))
+
+        expected, along = shapes_of(one_by_one(monkeypatch, decode))
+        came.clear()
+        found, logp = shapes_of(decode())
+        assert found == expected
+        assert logp == pytest.approx(along, abs=1e-9)
+        assert sum(came) > 0.5 * len(expected[1])
+        paths = [(len(tokens), len(path)) for tokens, _, path, *_ in expected[1]]
+        accepted += sum(path > 1 for _, path in paths)
+        rejected += sum(path < nodes for nodes, path in paths)
+    assert accepted > 0
+    assert rejected > 10
+
+
+@pytest.mark.parametrize("rule", ["block", "match"])
+def test_drawn_children_that_the_target_cannot_test_are_not_run_ahead(library, specs, came, rule):
+    decoder = drawing(specs["eagle3"], "sampled-chain:length=2", DRAWN["cold"], rule)
+    came.clear()
+    found = decoder.generate(PROMPT, max_new_tokens=NEW, seed=3, **DRAWN["cold"])
+    assert not any(came)
+    assert all(len(one.tree) > 1 for one in found.rounds[:-1])
+
+
+def test_drawn_children_of_several_texts_are_tested_by_the_rule(library, specs):
+    decoder = drawing(specs["eagle3"], "sampled-chain:length=2", DRAWN["cold"], "hybrid")
+    alone = decoder.generate(PROMPT, max_new_tokens=20, seed=1, **DRAWN["cold"])
+    first, _ = decoder.generate([PROMPT, PROMPT[:9]], batch_size=2, max_new_tokens=20, seed=1, **DRAWN["cold"])
+    assert first.token_ids == alone.token_ids
 
 
 def test_drawn_chains_are_accepted_in_part(library, specs):

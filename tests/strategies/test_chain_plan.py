@@ -15,7 +15,7 @@ from talon_core.policy import SequenceInfo
 from talon_core.rounds import Round
 from talon_core.testing import TableDrafter
 from talon_strategies import TalonCost
-from talon_strategies.calibration import START, Calibration, CalibrationOfEach, calibrated
+from talon_strategies.calibration import START, Calibration, CalibrationOfEach, calibrated, raw
 from talon_strategies.chain_forests import ChainsOfEach
 from talon_strategies.chain_plan import (
     DEEPEST,
@@ -27,8 +27,9 @@ from talon_strategies.chain_plan import (
     least_reach,
     left_of,
     planned,
-    raw,
+    planned_draws,
 )
+from talon_strategies.draws_learnt import Drawing
 from talon_strategies.following import Following, FollowingOfEach, best_of
 from talon_tests.prices import Prices
 
@@ -93,6 +94,52 @@ def test_what_is_left_of_chains_goes_on_with_what_is_left_of_their_credit(over):
     left = left_of(found, over, 2.5)
     assert (left.rounds, left.joins) == (ROUNDS - over, found.joins)
     assert left.account == attrs.evolve(found.account, credit=2.5 if over else 5.0)
+
+
+def draws(share, layer=0.1, afford=RICH, rate=1.0, level=-1.0):
+    drawing = Drawing()
+    drawing.seen = np.array([share])
+    verifying = 1.0 + 0.2 * np.arange(20)
+    return planned_draws(drawing, level, verifying, layer, rate, 16, 4, afford, 1.0, 0.8)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.4, 0.6, 0.8, 0.99])
+def test_drawn_chains_are_as_long_as_brings_most_if_all_draws_are_accepted_as_often(share):
+    worth = [sum(share**k for k in range(1, n + 1)) - n * 0.3 for n in range(1, DEEPEST + 1)]
+    found = draws(share)
+    assert (found.depth, found.drawn) == (1 + int(np.argmax(worth)), 0.8)
+    assert found.joins == (-1.0,) + (-math.inf,) * (found.depth - 1)
+    assert found.goes_on == (-math.inf,) * (found.depth - 1) + (math.inf,)
+
+
+def test_drawn_chains_have_an_account_as_others_have():
+    found = draws(0.99, afford=1.0)
+    assert found.depth < DEEPEST
+    assert found.account.of(found.depth, found.depth, 1) == pytest.approx(-found.account.least)
+    assert draws(0.01, afford=0.0).rounds == ROUNDS
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_of_chains_it_is_learnt_how_likely_draws_are(drawn):
+    """Whatever their tokens are; what was accepted tells of draws where they are draws, and otherwise of the best."""
+    drawing, calibration, following = Drawing(), Calibration(), Following()
+    logp = np.log([[0.6, 0.2, 0.1, 0.05]])
+    notes = [ChainNote([*logp], 1, accepted, 1 + accepted, 1.3) for accepted in (1, 1, 1)]
+    expected = learn_chains(notes, calibration, following, drawing, drawn)
+    draw = 0.1 + 0.8 * 0.6
+    assert expected == pytest.approx([1.0 + (draw if drawn else 0.6)] * 3)
+    assert drawing.seen[-3:] == pytest.approx([draw] * 3)
+    assert (drawing.calibration.line[0] > 0.0) == drawn
+    assert (calibration.line[0] > 0.0) != drawn
+
+
+@pytest.mark.parametrize("price", [0.0, 0.05, 0.2, 0.5, 0.89, 0.95, 1.0, 2.0])
+def test_a_draw_joins_where_its_law_is_sure_enough(price):
+    drawing = Drawing()
+    level = drawing.level(price)
+    for prob in (0.001, 0.1, 0.3, 0.7, 0.99):
+        worth = np.exp(drawing.calibration.accepted(drawing.expected(np.log([[prob]])))).item()
+        assert (np.log(prob) >= level) == (worth >= price)
 
 
 def test_what_costs_nothing_is_planned_for_as_long_as_may_be():

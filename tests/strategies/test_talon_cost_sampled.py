@@ -3,17 +3,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talon_core.choices import enumerate_outcomes
+from talon_core.choices import SeededChoices, enumerate_outcomes
 from talon_core.drawn import Drawn, without
+from talon_core.engine.drafting import DraftLimits, draft_tree
 from talon_core.policy import SequenceInfo
 from talon_core.rounds import Round
 from talon_core.testing import TableDrafter, check_tree_policy, untied_drafters
 from talon_core.testing.strategies import laws, table_drafters
 from talon_core.tree import TokenTree
 from talon_strategies import Hybrid, TalonCost, TalonCostSampled
+from talon_strategies.drawing import sharpened
+from talon_strategies.draws_learnt import expected_of_draws
 from talon_strategies.learnt import ENOUGH
-from talon_strategies.talon_cost_sampled import expected_of_draws, groups
-from talon_tests.prices import Prices
+from talon_strategies.talon_cost_sampled import DRAWN_AT, groups
+from talon_tests.prices import Prices, PricesOfChains
 
 
 def served(policy, costs, temperature=1.0):
@@ -168,3 +171,56 @@ def test_it_pauses_where_nothing_pays(draft):
         drafted = draft(policy, drafter)
         policy.observe(Round(drafted.tree, np.array([0]), np.array([1]), draft_passes=drafted.draft_passes))
     assert draft(policy, drafter).draft_passes == 0
+
+
+LAW = [[0.05, 0.9, 0.05], [0.1, 0.1, 0.8], [0.6, 0.2, 0.2]]
+
+
+def chained(likely, temperature=1.0):
+    """A policy whose passes are run ahead, for a text in which draws have been accepted so often."""
+    told = {"temperature": temperature, "costs": PricesOfChains(0.01), "runs_on": True}
+    policy = TalonCostSampled().begin(SequenceInfo(5, 1000, **told))
+    policy.drawing.seen = np.array([likely])
+    return policy
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_chains_are_drawn_where_draws_bring_more(temperature):
+    policy = chained(0.95, temperature)
+    said = policy.chains()
+    assert said.drawn == pytest.approx(DRAWN_AT * temperature)
+    drafted = draft_tree(policy, TableDrafter(LAW), 0, DraftLimits(3, 100), SeededChoices(3))
+    tree = drafted.tree
+    assert tree.parents.tolist() == [*range(-1, len(tree) - 1)]
+    assert [*tree.drawn] == [*range(len(tree) - 1)]
+    for node, drawn in tree.drawn.items():
+        law = TableDrafter(LAW).law_after(tree.tokens[tree.path(node)].tolist())
+        assert drawn.law == pytest.approx(sharpened(law, said.drawn))
+
+
+def test_chains_are_fixed_where_the_best_tokens_bring_more():
+    policy = chained(0.01)
+    assert policy.chains().drawn is None
+    tree = draft_tree(policy, TableDrafter(LAW), 0, DraftLimits(3, 100), SeededChoices(3)).tree
+    assert len(tree) > 1
+    assert not tree.drawn
+
+
+def test_greedy_requests_have_the_chains_of_talon_cost():
+    greedy = {"temperature": 0.0, "costs": PricesOfChains(0.01), "runs_on": True}
+    said = TalonCostSampled().begin(SequenceInfo(5, 1000, **greedy)).chains()
+    assert said is not None
+    assert said == TalonCost().begin(SequenceInfo(5, 1000, **greedy)).chains()
+
+
+def test_what_became_of_drawn_chains_is_learnt_behind_the_last_of_them():
+    policy = chained(0.95)
+    assert policy.chains().drawn is not None
+    before = policy.drawing.calibration.line.tolist()
+    while not policy.learnt.drafted:
+        policy.chains()
+        tree = draft_tree(policy, TableDrafter(LAW), 0, DraftLimits(3, 100), SeededChoices(3)).tree
+        policy.observe(Round(tree, np.arange(1), np.array([0]), draft_passes=len(tree) - 1, context=9))
+    assert policy.drawing.calibration.line[0] < before[0]
+    assert policy.learnt.calibration.line.tolist() == [0.0, 1.0]
+    assert policy.drawing.seen[-1] < 0.95

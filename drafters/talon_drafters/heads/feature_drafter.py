@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from talon_core.candidates import Candidates
 from talon_core.chains import Chains
-from talon_core.drafter import Ahead, Committed, Drafter, Frontier, Part, Proposed, RanOn, Reading
+from talon_core.drafter import Ahead, AheadDraws, Committed, Drafter, Frontier, Part, Proposed, RanOn, Reading
 from talon_core.runtime.best import Best, Vocabulary, few_widths, last_rows
 from talon_core.runtime.catching_up import timed_reading
 from talon_core.runtime.chain_rounds import ChainRounds, Kinds
@@ -23,7 +23,7 @@ from talon_core.runtime.passes import Pass
 from talon_core.runtime.rows import KeptRows
 from talon_core.runtime.staging import SPARE_ROWS, StagedSlot
 from talon_core.target import NodeDraws, StillWanted
-from talon_core.tree import IntArray
+from talon_core.tree import FloatArray, IntArray
 from talon_drafters.heads.layers import Attend, FeatureHead
 
 KEPT_BYTES = 1 << 28
@@ -51,6 +51,7 @@ class _Slot(StagedSlot):
         answered: frontiers of the round whose answers were ready, as its passes were run ahead.
         came: whether all layers of the round were taken at once that was run ahead.
         asked_width: candidates that are wanted in rounds that are run ahead.
+        drawn_at: the temperature at which tokens are drawn in these; None where they are the likeliest.
         round: in which it was staged, as the drafter counts them.
     """
 
@@ -65,6 +66,7 @@ class _Slot(StagedSlot):
         self.answered: list[Frontier] = []
         self.came = False
         self.asked_width = 1
+        self.drawn_at: float | None = None
         self.round = 0
 
     def restart(self, pending: list[int]) -> None:
@@ -260,14 +262,25 @@ class FeatureDrafter(Drafter):
         return self._chained is not None and self._chained.ready(slot)
 
     def ahead(self, slot: int) -> Ahead | None:
-        own = self._slots[slot]
-        found = None if self._chained is None else self._chained.take(slot, own.pending, own.features)
-        if found is None:
+        own, chained = self._slots[slot], self._chained
+        found = None if chained is None else chained.take(slot, own.pending, own.features)
+        if chained is None or found is None:
             return None
-        round_, numbers, scale = found
+        round_, numbers = found.record, found.numbers
         own.came = True
         logp = numbers.numpy()[:, numbers.shape[1] // 2 :][:, : own.asked_width].astype(np.float64)
-        return Ahead(round_.drafted, logp, [seconds * scale for seconds in round_.seconds[:-1]])
+        seconds = [each * found.scale for each in round_.seconds[:-1]]
+        if own.drawn_at is None:
+            return Ahead(round_.drafted, logp, seconds)
+        draws = AheadDraws(round_.logp, partial(self._drawn_from, found.scores, own.drawn_at))
+        chained.hand_over(draws.law)
+        return Ahead(round_.drafted, logp, seconds, draws)
+
+    def _drawn_from(self, scores: Tensor, temperature: float, place: int) -> FloatArray:
+        """What a token of a chain was drawn from that was run ahead, shape `(vocab,)`."""
+        numbers = scores[place].double().numpy()
+        weights = np.exp((numbers - numbers.max()) / temperature)
+        return self._vocabulary.spread(weights / weights.sum())
 
     @torch.inference_mode()
     def run_on(
@@ -278,6 +291,7 @@ class FeatureDrafter(Drafter):
         ends: frozenset[int],
         draws: NodeDraws | None = None,
         wanted: StillWanted | None = None,
+        drafts: Callable[[int], FloatArray] | None = None,
     ) -> RanOn:
         own = self._slots[slot]
         if self._chained is None or not own.pending or not len(self._rows.table) or self._in_round():
@@ -292,11 +306,11 @@ class FeatureDrafter(Drafter):
         self._rows.reserve(max(len(own.pending), chains.depth + 1) + chains.depth)
         for table in (self._given, self._rows):
             table.clear()
-        own.asked_width, width = chains.width, few_widths(chains.width)
+        own.asked_width, own.drawn_at, width = chains.width, chains.drawn, few_widths(chains.width)
         kinds = Kinds((width, True), (width, False), self._given.table, self._vocabulary.ids)
         chains = attrs.evolve(chains, width=width)
         told = own.pending, own.features[0]
-        return RanOn(self._chained.run(slot, kinds, *told, chains, left, ends, draws, wanted), reading)
+        return RanOn(self._chained.run(slot, kinds, *told, chains, left, ends, draws, wanted, drafts), reading)
 
     def _in_round(self) -> bool:
         """Whether anything was staged in this round. A text that is over is not told of, and may be staged still."""

@@ -1,6 +1,6 @@
 """The running side of `hybrid`: its parts, each told of what concerns it, and one law out of what they say."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ from talon_core.inquiry import Inquirer
 from talon_core.runtime.network import NetworkTarget
 from talon_core.runtime.open_slots import OpenSlots
 from talon_core.target import NodeDraws, StillWanted, Target, check_open
-from talon_core.tree import IntArray, chain_of
+from talon_core.tree import FloatArray, IntArray, chain_of
 from talon_drafters.hybrid.calibration import Trust
 from talon_drafters.hybrid.mixture import Mixture, Row, Shares, candidates_of
 from talon_drafters.hybrid.part_target import Columns, PartTarget
@@ -226,6 +226,7 @@ class HybridDrafter(Drafter):
         ends: frozenset[int],
         draws: NodeDraws | None = None,
         wanted: StillWanted | None = None,
+        drafts: Callable[[int], FloatArray] | None = None,
     ) -> RanOn:
         if not self.runs_on or self._hears(slot, []):
             return RanOn()
@@ -233,7 +234,7 @@ class HybridDrafter(Drafter):
         def alone(new: Sequence[int]) -> bool:
             return not self._hears(slot, new) and (wanted is None or wanted(new))
 
-        return self._models[0].drafter.run_on(slot, chains, left, ends, draws, alone)
+        return self._models[0].drafter.run_on(slot, chains, left, ends, draws, alone, drafts)
 
     def _hears(self, slot: int, new: Sequence[int]) -> bool:
         """Whether any look-up is heard in a tree that begins behind these new tokens of a text, or may be."""

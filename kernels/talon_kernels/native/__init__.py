@@ -19,7 +19,7 @@ from talon_kernels.native.build import BuildError, build_library
 
 __all__ = ["BACKENDS", "Library", "chosen", "load", "switch_off", "unavailable"]
 
-ABI = 18
+ABI = 19
 """Counted up, here and in `linear.c`, when a C function's arguments change."""
 
 NO_SUCH_ROW, NO_TREE = 2, 4

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "parts.h"
 
@@ -63,12 +64,17 @@ typedef struct {
     double most;        // the largest, divided
 } Row;
 
+// Up to HALF of n scores from i on, minus infinity behind them.
+INLINE vs scores_at(const float *x, int64_t n, int64_t i) {
+    if (i + HALF <= n) return *(const vs *)(x + i);
+    vs found;
+    for (int j = 0; j < HALF; j++) found[j] = i + j < n ? x[i + j] : -INFINITY;
+    return found;
+}
+
 // Weights of up to HALF scores from i on.
 INLINE vd weights(const Row *row, int64_t i) {
-    vs x;
-    if (i + HALF <= row->n) x = *(const vs *)(row->x + i);
-    else
-        for (int j = 0; j < HALF; j++) x[j] = i + j < row->n ? row->x[i + j] : -INFINITY;
+    const vs x = scores_at(row->x, row->n, i);
     const vs divided = x / (row->temperature - (vs){0});
     const vl left = __builtin_convertvector((x >= row->least - (vs){0}) & (divided >= row->least_after - (vs){0}), vl);
     return (vd)((vl)exp_of_doubles(__builtin_convertvector(divided, vd) - all_of(row->most)) & left);
@@ -120,30 +126,97 @@ static int64_t first_above(const double *upto, int64_t count, double threshold) 
 
 int64_t blocks_of(int64_t n) { return (n + BLOCK - 1) / BLOCK; }
 
-int64_t draw_row(const float *x, int64_t n, const double *warp, double number, double *upto, int64_t threads) {
-    Row row = {x, n, (float)warp[0], -INFINITY, -INFINITY, 0.0};
-    row.most = (double)(x[largest_of(x, n)] / row.temperature);
-    if (!isfinite(row.most)) return NO_TOKEN;
-    const int64_t left = (int64_t)warp[1], blocks = blocks_of(n);
+int64_t most_of(int64_t n) { return blocks_of(n) * BLOCK; }
+
+// Scores with what is done to them; whether there is a law.
+static int warp_row(Row *row, const float *x, int64_t n, const double *warp) {
+    *row = (Row){x, n, (float)warp[0], -INFINITY, -INFINITY, 0.0};
+    row->most = (double)(x[largest_of(x, n)] / row->temperature);
+    if (!isfinite(row->most)) return 0;
+    const int64_t left = (int64_t)warp[1];
     if (left) {
         const float least = kth_of(x, n, left);
-        if (warp[2] != 0.0) row.least = least;
-        else row.least_after = least / row.temperature;
+        if (warp[2] != 0.0) row->least = least;
+        else row->least_after = least / row->temperature;
     }
-    if (threads > 1) {
-#pragma omp parallel for schedule(static) num_threads((int)threads)
-        for (int64_t block = 0; block < blocks; block++) upto[block] = sum_of_block(&row, block);
-    } else
-        for (int64_t block = 0; block < blocks; block++) upto[block] = sum_of_block(&row, block);
+    return 1;
+}
+
+// The first of n <= BLOCK weights up to which they add up to more than `threshold`. Overwrites them.
+static int64_t first_inside(double *inside, int64_t n, double threshold) {
+    for (int64_t i = 1; i < n; i++) inside[i] += inside[i - 1];
+    return first_above(inside, n, threshold);
+}
+
+// Adds up the sums of blocks, and finds the block of a share `number` of all; `threshold`: what is left of that share.
+static int64_t block_of(double *upto, int64_t blocks, double number, double *threshold) {
     for (int64_t block = 1; block < blocks; block++) upto[block] += upto[block - 1];
-    double threshold = number * upto[blocks - 1];
-    const int64_t block = first_above(upto, blocks, threshold), begin = block * BLOCK;
-    if (block) threshold -= upto[block - 1];
-    double inside[BLOCK + V];
+    *threshold = number * upto[blocks - 1];
+    const int64_t block = first_above(upto, blocks, *threshold);
+    if (block) *threshold -= upto[block - 1];
+    return block;
+}
+
+int64_t draw_row(const float *x, int64_t n, const double *warp, double number, double *upto, int64_t threads) {
+    Row row;
+    if (!warp_row(&row, x, n, warp)) return NO_TOKEN;
+    const int64_t blocks = blocks_of(n);
+#pragma omp parallel for schedule(static) num_threads((int)threads) if (threads > 1)
+    for (int64_t block = 0; block < blocks; block++) upto[block] = sum_of_block(&row, block);
+    double threshold, inside[BLOCK + V];
+    const int64_t begin = block_of(upto, blocks, number, &threshold) * BLOCK;
     const int64_t count = n - begin < BLOCK ? n - begin : BLOCK;
     for (int64_t i = 0; i < count; i += HALF) *(vd *)(inside + i) = weights(&row, begin + i);
-    for (int64_t i = 1; i < count; i++) inside[i] += inside[i - 1];
-    return begin + first_above(inside, count, threshold);
+    return begin + first_inside(inside, count, threshold);
+}
+
+int law_of_warped(const float *x, int64_t n, const double *warp, double *law, double *upto, int64_t threads) {
+    Row row;
+    if (!warp_row(&row, x, n, warp)) return 0;
+    const int64_t blocks = blocks_of(n);
+    double sum = 0.0;
+#pragma omp parallel for schedule(static) num_threads((int)threads) if (threads > 1)
+    for (int64_t block = 0; block < blocks; block++) {
+        vd sums = {0};
+        for (int64_t i = block * BLOCK; i < (block + 1) * BLOCK; i += HALF) {
+            const vd own = weights(&row, i);
+            *(vd *)(law + i) = own;
+            sums += own;
+        }
+        upto[block] = 0.0;
+        for (int j = 0; j < HALF; j++) upto[block] += sums[j];
+    }
+    for (int64_t block = 0; block < blocks; block++) sum += upto[block];
+    for (int64_t i = 0; i < n; i++) law[i] *= 1.0 / sum;
+    return 1;
+}
+
+int law_of_scores(const float *x, int64_t n, double temperature, double *law) {
+    const double most = (double)x[largest_of(x, n)];
+    if (!isfinite(most)) return 0;
+    double sum = 0.0;
+    for (int64_t i = 0; i < n; i += HALF) {
+        const vd own = exp_of_doubles((__builtin_convertvector(scores_at(x, n, i), vd) - all_of(most)) / all_of(temperature));
+        for (int j = 0; j < HALF; j++) sum += own[j];
+        *(vd *)(law + i) = own;
+    }
+    for (int64_t i = 0; i < n; i++) law[i] *= 1.0 / sum;
+    return 1;
+}
+
+int64_t draw_of(const double *law, int64_t n, double number, double *upto) {
+    const int64_t blocks = blocks_of(n);
+    for (int64_t block = 0; block < blocks; block++) {
+        const int64_t begin = block * BLOCK, count = n - begin < BLOCK ? n - begin : BLOCK;
+        upto[block] = 0.0;
+        for (int64_t i = begin; i < begin + count; i++) upto[block] += law[i];
+    }
+    double threshold, inside[BLOCK];
+    const int64_t begin = block_of(upto, blocks, number, &threshold) * BLOCK;
+    if (!(upto[blocks - 1] > 0.0)) return NO_TOKEN;
+    const int64_t count = n - begin < BLOCK ? n - begin : BLOCK;
+    memcpy(inside, law + begin, (size_t)count * sizeof(double));
+    return begin + first_inside(inside, count, threshold);
 }
 
 // A token for each row. scores: (rows, n); warps: (rows, 3), the temperature, how many of the best are left, 0: all, and

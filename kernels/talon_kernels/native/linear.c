@@ -714,7 +714,7 @@ EXPORT int64_t talon_gated_mlp(const float *x, const void *gate, const float *ga
     return failed;
 }
 
-EXPORT int64_t talon_abi(void) { return 18; }
+EXPORT int64_t talon_abi(void) { return 19; }
 
 // The least head size that attention takes.
 EXPORT int64_t talon_lanes(void) { return V; }

@@ -58,6 +58,16 @@ enum { NO_TOKEN = -1 };
 int64_t blocks_of(int64_t n);
 int64_t draw_row(const float *x, int64_t n, const double *warp, double number, double *upto, int64_t threads);
 
+// The law that such a token comes from; 0 where there is none. law: room for `most_of(n)` numbers, of which n are wanted.
+int law_of_warped(const float *x, int64_t n, const double *warp, double *law, double *upto, int64_t threads);
+
+// The softmax of n scores over a temperature, likewise.
+int law_of_scores(const float *x, int64_t n, double temperature, double *law);
+
+// What n numbers of a law, or of what is left of one, let come out; NO_TOKEN where they add up to nothing.
+int64_t draw_of(const double *law, int64_t n, double number, double *upto);
+int64_t most_of(int64_t n);
+
 // The best `width` <= n of n < 2^24 scores: out: (2 * width,), their indices and then their log-probabilities.
 void best_row(const float *x, int64_t n, int64_t width, float *out);
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 MOST_DRAFTED = 32
 """Drafted tokens of a round, at most; as in `chains.c`."""
 
+BLOCK = 256
+"""Numbers of a law go by so many, as in `draw.c`: there is room for whole ones."""
+
 _WHOLE, _AT = ctypes.c_int64, ctypes.c_void_p
 
 
@@ -45,9 +48,12 @@ class RoundsFields(ctypes.Structure):
         *((name, ctypes.c_double) for name in ("credit", "least", "layer_price", "token_price")),
         ("node_prices", _AT),
         *((name, _WHOLE) for name in ("target_rows", "drafter_rows", "least_pending", "least_drafted", "pending")),
-        *((name, _AT) for name in ("records", "root", "tokens", "numbers", "laws", "states", "seconds")),
+        *((name, _AT) for name in ("records", "root", "tokens", "drafted", "numbers", "laws", "states", "seconds")),
         *((name, _AT) for name in ("after", "warp", "draws")),
-        *((name, _WHOLE) for name in ("after_size", "done", "drawn", "brought")),
+        ("after_size", _WHOLE),
+        ("draft_temperature", ctypes.c_double),
+        *((name, _AT) for name in ("draft_draws", "draft_laws", "draft_logp")),
+        *((name, _WHOLE) for name in ("done", "used", "drafts", "brought")),
     )
 
 
@@ -114,10 +120,11 @@ def run_chains(library: Library, run: ChainRun) -> RanChains | None:
     for bound, scores_at in ((first, scores), (following, next_scores)):
         bound.fields.scores = scores_at.data_ptr()
     rounds, depth = run.rounds, chains.depth
-    records, roots = np.zeros((rounds, 4), dtype=np.int64), np.zeros(rounds, dtype=np.int64)
-    taken, seconds = np.zeros(rounds, dtype=np.int64), np.zeros((rounds, depth + 1))
+    records, drafted = (np.zeros((rounds, columns), dtype=np.int64) for columns in (5, depth))
+    roots, taken = np.zeros((2, rounds), dtype=np.int64)
+    seconds = np.zeros((rounds, depth + 1))
     roots[0] = run.pending[-1]
-    kept = torch.zeros((rounds, depth, twice)), torch.empty((rounds, depth, vocabulary))
+    kept = torch.empty((rounds, depth, twice)), torch.empty((rounds, depth, vocabulary))
     kept_states = torch.empty((rounds, depth + 1, width))
     joins, goes_on = np.array(chains.joins), np.array(chains.goes_on)
     stops = np.array([end for end in run.ends if 0 <= end < 2**63], dtype=np.int64)
@@ -131,6 +138,12 @@ def run_chains(library: Library, run: ChainRun) -> RanChains | None:
     if account is not None:
         prices = np.array(account.nodes)
         spending = account.credit, account.least, account.layer, account.token
+    logp = np.zeros((rounds, depth))
+    drafting: tuple[float, int | None, int | None, int | None] = 0.0, None, None, None
+    laws = np.empty((depth if run.drafts is not None else 0, -(-vocabulary // BLOCK) * BLOCK))
+    if run.drafts is not None:
+        assert chains.drawn is not None
+        drafting = chains.drawn, run.drafts.ctypes.data, laws.ctypes.data, logp.ctypes.data
     ids = None if run.ids is None else np.ascontiguousarray(run.ids, dtype=np.int64)
     fields = RoundsFields(
         *(first.fields, following.fields, target.fields, run.given.data_ptr(), best),
@@ -138,8 +151,9 @@ def run_chains(library: Library, run: ChainRun) -> RanChains | None:
         *(joins.ctypes.data, goes_on.ctypes.data, stops.ctypes.data, len(stops), torch.get_num_threads()),
         *(rounds, run.left, *spending, None if prices is None else prices.ctypes.data),
         *(run.target.rows, run.first.rows, run.least_pending, run.least_drafted, len(run.pending)),
-        *(records.ctypes.data, roots.ctypes.data, taken.ctypes.data, *(one.data_ptr() for one in kept)),
-        *(kept_states.data_ptr(), seconds.ctypes.data, *drawing),
+        *(one.ctypes.data for one in (records, roots, taken, drafted)),
+        *(one.data_ptr() for one in kept),
+        *(kept_states.data_ptr(), seconds.ctypes.data, *drawing, *drafting),
     )
 
     found: list[ChainRecord] = []
@@ -148,13 +162,11 @@ def run_chains(library: Library, run: ChainRun) -> RanChains | None:
         fields.rounds = count
         library.walk_chains(ctypes.addressof(fields))
         part = slice(len(found), fields.done)
-        drafted = kept[0][part, :, 0].long().numpy()
-        drafted = drafted if ids is None else ids[drafted]
-        told = zip(*(one.tolist() for one in (records[part], drafted, taken[part], seconds[part])), strict=True)
-        found.extend(
-            ChainRecord(own[0], own[1], chain[: own[2]], own[3], after, [*took[: own[1]], took[-1]])
-            for own, chain, after, took in told
-        )
+        told = zip(*(one[part].tolist() for one in (records, drafted, taken, logp, seconds)), strict=True)
+        for (pending, layers, nodes, accepted, used), chain, after, by, took in told:
+            drawn = by[:nodes] if run.drafts is not None else []
+            spent = [*took[:layers], took[-1]]
+            found.append(ChainRecord(pending, layers, chain[:nodes], accepted, after, used, drawn, spent))
 
     def brought(count: int) -> list[int]:
         return found[-1].emitted if len(found) == count and fields.left > 1 else []
