@@ -1,4 +1,4 @@
-"""What a policy can say of rounds to come: that their draft trees are chains of the likeliest tokens."""
+"""What a policy can say of rounds to come: that their draft trees are chains, of likely tokens or of drawn ones."""
 
 from math import inf, isnan
 from typing import Any

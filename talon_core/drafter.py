@@ -125,7 +125,8 @@ class Ahead:
     Attributes:
         drafted: tokens of the chain, at most as many as there are layers.
         logp: natural log-probabilities of the candidates of each layer, best first, at most as many as were asked for,
-            minus infinity for padding, shape `(layers, width)`, float64; those of the chain stand first.
+            minus infinity for padding, shape `(layers, width)`, float64. The first of each layer are those of the
+            chain, unless it is drawn.
         seconds: that each layer has taken, at least one.
         draws: how the tokens were drawn; None where they are the likeliest.
     """

@@ -117,9 +117,17 @@ class DrawnLater(Mapping[int, Drawn]):
     def __init__(self, tokens: Sequence[int], logp: Sequence[float], law: Callable[[int], FloatArray]) -> None:
         self.law = law
         self._drawn = [*zip(tokens, logp, strict=True)]
+        self._asked: dict[int, Drawn] = {}
 
     def __getitem__(self, node: int) -> Drawn:
-        return self._with(node, self.law(node) if 0 <= node < len(self) else NO_LAW)
+        if node not in self._asked:
+            if node not in self:
+                raise KeyError(node)
+            self._asked[node] = self._with(node, self.law(node))
+        return self._asked[node]
+
+    def __contains__(self, node: object) -> bool:
+        return node in range(len(self))
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self)))
@@ -132,8 +140,6 @@ class DrawnLater(Mapping[int, Drawn]):
         return {node: self._with(node, NO_LAW) for node in self}
 
     def _with(self, node: int, law: FloatArray) -> Drawn:
-        if not 0 <= node < len(self):
-            raise KeyError(node)
         token, logp = self._drawn[node]
         return Drawn([token], law, logp=[logp])
 

@@ -58,6 +58,7 @@ class SequenceInfo:
             it is first asked (`Costs.catch_up`): all but the last, or fewer where a text is taken over.
         vocab_size: the target's; of no node are more candidates asked for. None where it is not known.
         runs_on: whether passes of rounds may be run ahead whose trees are said to be chains (`TreePolicy.chains`).
+        draws_on: likewise, of chains whose tokens are drawn (`Chains.drawn`).
         rests_on: whether those of rounds may be in which nothing will be drafted (`TreePolicy.rests`).
     """
 
@@ -72,6 +73,7 @@ class SequenceInfo:
     sources: tuple[str, ...] = ()
     vocab_size: int | None = None
     runs_on: bool = False
+    draws_on: bool = False
     rests_on: bool = False
 
     @property
@@ -214,7 +216,8 @@ class TreePolicy(ABC):
             logp: natural log-probabilities of the candidates after the root and after each node that was drafted from,
                 best first, at most as many as were asked for, minus infinity for padding, shape `(layers, width)`,
                 float64.
-            nodes: drafted tokens in the tree: the first candidate of each of so many layers, one behind the other.
+            nodes: drafted tokens in the tree: the first candidate of each of so many layers, or what was drawn there,
+                one behind the other.
         """
 
     def observe(self, round_: "Round") -> None:  # noqa: B027 - likewise

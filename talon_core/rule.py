@@ -40,7 +40,8 @@ class Accepted:
         features: where the drafter asked for them, the target's hidden states at these nodes, shape
             `(path, features)`; None from a rule, which knows of none.
         laws_on_host: as `Round.laws_on_host`; 0 from a rule, which does not count what it asks for.
-        numbers: where the target has tested drawn children by itself, how many numbers it has used; 0 from a rule.
+        numbers: where the target has tested drawn children by itself, or has run the round ahead, how many numbers it
+            has used; 0 from a rule.
     """
 
     path: IntArray

@@ -190,7 +190,8 @@ class Target(ABC):
     def draws(self, warpers: "tuple[Processor, ...]") -> bool:
         """Whether `verify` takes `drawn` for texts whose tokens are drawn from scores warped so, though not for all.
 
-        Of these nothing is tested. It is asked where `can_draw` is false, when a text begins.
+        Of these nothing is tested, but for chains that a drafter has run ahead with the target (`Drafter.run_on`). It
+        is asked where `can_draw` is false, when a text begins.
 
         Args:
             warpers: as those of `NodeDraws`.

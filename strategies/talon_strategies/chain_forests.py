@@ -105,6 +105,10 @@ class ChainsOfEach:
         ended: IntArray = texts[over[texts]]
         return ended
 
+    def spare(self, text: int) -> float:
+        """What is left of the credit of a text's chains."""
+        return self._spare.item(text)
+
     def booked(self, text: int) -> tuple[list[int], list[float]]:
         """Of each round of a text that is over, tokens that it has emitted, and passes that it took."""
         return self._booked[text]

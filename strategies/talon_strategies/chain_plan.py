@@ -80,7 +80,7 @@ def learn_chains(
     if drawing is not None:
         expected_draws = drawing.expected(logp)
         of_draws = np.exp(drawing.calibration.accepted(expected_draws))
-        drawing.saw(of_draws)
+        drawing.saw(likely, of_draws)
         if drawn:
             judge, offered, likely = drawing.calibration, expected_draws, of_draws
     best = likely.tolist()

@@ -10,8 +10,8 @@ from talon_strategies.calibration import Calibration, raw
 from talon_strategies.drawing import AGREEMENT
 from talon_strategies.following import LATEST
 
-UNSEEN = (0.5,)
-"""How likely a draw is taken to be accepted before any node was seen."""
+UNSEEN = ((0.5, 0.5),)
+"""How likely a node's best token and a draw after it are taken to be accepted before any node was seen."""
 
 
 @attrs.define(eq=False)
@@ -20,28 +20,39 @@ class Drawing:
 
     Attributes:
         temperature: of the drafter's laws that are drawn from.
+        chained: likewise, in chains of draws.
         calibration: of how likely a draw is accepted.
-        seen: how likely that was taken to be after the latest nodes, shape `(nodes,)`.
+        seen: how likely the best token, and a draw, were taken to be accepted after the latest nodes of chains, shape
+            `(nodes, 2)`.
     """
 
     temperature: float = 1.0
+    chained: float = 1.0
     calibration: Calibration = attrs.field(factory=Calibration)
     seen: FloatArray = attrs.field(factory=lambda: np.array(UNSEEN))
 
     @property
     def mean(self) -> float:
-        return float(self.seen.mean())
+        """How likely a draw is accepted."""
+        return float(self.seen[:, 1].mean())
 
     def expected(self, logp: FloatArray) -> FloatArray:
+        """Log-probabilities that a draw is accepted, before they are calibrated, shape `(layers,)`.
+
+        Args:
+            logp: the drafter's log-probabilities of its candidates, shape `(layers, width)`.
+        """
         likely: FloatArray = np.log(expected_of_draws(np.exp(logp))[:, 0])
         return likely
 
-    def saw(self, prob: FloatArray) -> None:
-        self.seen = np.concatenate([self.seen, prob])[-LATEST:]
+    def saw(self, best: FloatArray, draws: FloatArray) -> None:
+        """Take note of how likely the best token, and a draw, are accepted after some nodes, shape `(nodes,)` each."""
+        self.seen = np.concatenate([self.seen, np.column_stack([best, draws])])[-LATEST:]
 
-    def brings(self, price: float) -> float:
-        """What a draw under a node brings above a price, in tokens, where it is made only if it is worth that."""
-        return float(np.maximum(self.seen - price, 0.0).mean())
+    def gains(self, price: float) -> tuple[float, float]:
+        """What the best token of a node, and a draw, bring above a price, in tokens, each where it is worth that."""
+        best, draws = np.maximum(self.seen - price, 0.0).mean(axis=0).tolist()
+        return best, draws
 
     def level(self, price: float) -> float:
         """The log-probability of a node's likeliest candidate with which a draw is worth a price, in tokens."""

@@ -116,7 +116,7 @@ class TalonCost(CostAware, ForestLearner):
     assumed = ASSUMED
     steps = 2
     stand = 8
-    hooks = ("scored", "priced", "renew", "worth", "rate", "price", "expanded", "learn")
+    hooks = ("scored", "priced", "renew", "worth", "rate", "price", "expanded", "learn", "planned_chains")
     budget: int = attrs.field(default=64, validator=[whole_number, ge(2)])
     depth: int = attrs.field(default=16, validator=[whole_number, ge(1)])
     learnt: Learnt = attrs.field(init=False, eq=False, repr=False, factory=Learnt)

@@ -76,16 +76,24 @@ class TalonCostForest(LearningForest):
         for text in asked:
             self._chains.begin(text, self.policies[text].chains())
             if self._learnt[text].branching and self._learnt[text].wanted is not None:  # it has asked for other prices
-                self._verifying[text] = self._known[text].verifying
-                self._layers[:, text] = np.inf
+                self._priced_as_trees(text)
         return self._chains.on[trees]
+
+    def _priced_as_trees(self, text: int) -> None:
+        """A policy has asked for other prices than those of chains."""
+        self._verifying[text] = self._known[text].verifying
+        self._layers[:, text] = np.inf
 
     def widths(self, forest: Forest, trees: IntArray) -> IntArray:
         if forest.layer:
             return np.array(self._widths)[self._kinds[trees]]
         texts = trees.tolist()
         self._renew([text for text in texts if not self.policies[text].pauses and self._known[text].stands < 1])
+        before = [self._learnt[text].chained for text in texts]
         found = [self.policies[text].first_width() for text in texts]
+        for text, chained in zip(texts, before, strict=True):
+            if chained and not self._learnt[text].chained:
+                self._priced_as_trees(text)
         self._kinds[trees] = [self._kind(width) for width in found]
         return np.array(found)
 
@@ -378,6 +386,7 @@ class TalonCostForest(LearningForest):
         self._following.hand_back()
         for text in self._chains.on.nonzero()[0].tolist():
             self._learnt[text].notes, self._learnt[text].layers_of_chain = self._chains.handed_back(text)
+            self._learnt[text].spare = self._chains.spare(text)
         self._tell(self._drafted.nonzero()[0].tolist())
         texts = (self._drafted & ~self._chains.on).nonzero()[0].tolist()
         order = by_number(self._trees, len(self.policies))

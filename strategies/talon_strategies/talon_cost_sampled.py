@@ -40,7 +40,11 @@ class TalonCostSampled(TalonCost):
     those are more; while there are none, up to where the expected tokens a second of this round are most. And no node
     joins that adds less than 1 / `budget`, so that where nodes are free there is room for deeper ones. From which nodes
     another layer is drafted, when drafting pauses, and what is assumed while no prices are known, is `talon-cost`'s,
-    which also serves every greedy request. All this is ours.
+    which also serves every greedy request.
+
+    Where passes may be run ahead of their rounds (`SequenceInfo.draws_on`), trees are chains where those of `talon-
+    cost` are: of fixed tokens, or of drawn ones where a draw would have brought more behind the latest nodes. The
+    latter are as long as brings most if all draws are accepted as often. All this is ours.
 
     Attributes:
         budget: most nodes of the tree, the root included, at least 2.
@@ -62,7 +66,8 @@ class TalonCostSampled(TalonCost):
         one = super().begin(sequence)
         assert isinstance(one, TalonCostSampled)
         one.drawing.temperature = drawn_at(DRAWN_AT, sequence)
-        one.learnt.drawing = one.drawing
+        one.drawing.chained = drawn_at(1.0, sequence)  # where nothing is fixed beside a draw, it does best there
+        one.learnt.drawing = one.drawing if sequence.draws_on else None
         return one
 
     @property
@@ -73,11 +78,11 @@ class TalonCostSampled(TalonCost):
         learnt, verifying, drawing = self.learnt, self.known.verifying, self.drawing
         fixed = super().planned_chains(most, even)
         price = learnt.rate * (verifying.item(1) - verifying.item(0))
-        _, sure = learnt.following.seen  # a root is
-        if drawing.brings(price) <= float(np.maximum(sure.prob[:, 0] - price, 0.0).mean()):
+        of_best, of_draws = drawing.gains(price)
+        if learnt.drawing is None or of_draws < of_best:
             return fixed
         prices = verifying, learnt.asked, learnt.rate
-        level, at = drawing.level(price), drawing.temperature
+        level, at = drawing.level(price), drawing.chained
         return planned_draws(drawing, level, *prices, most, self.breadth, learnt.spare, even, at)
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
@@ -124,6 +129,9 @@ class TalonCostSampled(TalonCost):
             frontier = len(tree) + self.expanded(own, np.exp(joined), price, self.breadth)
         learnt.scores, learnt.own = np.append(learnt.scores, joined), np.append(learnt.own, own)
         return Growth(np.concatenate(chosen), frontier=frontier, drawn=drawn)
+
+    def chain_came(self, logp: FloatArray, nodes: int) -> None:
+        super().chain_came(logp, nodes)  # said again beside `grow`, by which its chains are grown here
 
     def _drawn_chain(self, tree: TokenTree, candidates: Candidates, fixed: Growth, choices: Choices) -> Growth:
         """What joins a chain: where its tokens are drawn, a draw in the place of the candidate that would."""

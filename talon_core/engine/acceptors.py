@@ -6,6 +6,7 @@ import attrs
 import numpy as np
 
 from talon_core.choices import Choices, Foreseen
+from talon_core.drawn import DrawnLater
 from talon_core.engine.processors import prefix_free
 from talon_core.errors import naming, written
 from talon_core.request import Request
@@ -144,11 +145,9 @@ class DrawsAndTests(Draws):
     def offer(self, slot: int, tree: TokenTree, offered: Offered) -> None:
         if not tree.drawn:
             super().offer(slot, tree, offered)
-            return
-        most = len(tree)  # of a chain; of others it is not asked for
-        offered.drawn[slot] = NodeDraws(
-            self.warpers, self.ends, told_numbers(self.choices, most), DrawnTests("in-turn", tree)
-        )
+        elif isinstance(tree.drawn, DrawnLater):  # a chain, with a test for each token and a draw behind them at most
+            numbers, tests = told_numbers(self.choices, len(tree)), DrawnTests("in-turn", tree)
+            offered.drawn[slot] = NodeDraws(self.warpers, self.ends, numbers, tests)
 
     def used(self, accepted: Accepted) -> None:
         self.choices.used(accepted.numbers or len(accepted.path))
@@ -231,8 +230,9 @@ class Acceptors:
         warpers = prefix_free(request.sampling.processors)
         if isinstance(warpers, str) or not isinstance(choices, Foreseen) or not self._draws(warpers):
             return None
-        drawing = Draws if self._follows_draws else DrawsAndTests
-        return drawing(self._any_tree, NOT_WALKED, warpers, request.eos, choices)
+        if self._follows_draws:
+            return Draws(self._any_tree, NOT_WALKED, warpers, request.eos, choices)
+        return DrawsAndTests(self._any_tree, None, warpers, request.eos, choices)
 
 
 def told_numbers(choices: Foreseen, count: int) -> FloatArray:

@@ -206,6 +206,17 @@ def chaining(policy: TreePolicy) -> Callable[[], Chains | None]:
     return partial(_checked_chains, policy) if _says(policy, "chains") else no_chains
 
 
+def fixed_chaining(policy: TreePolicy) -> Callable[[], Chains | None]:
+    """As `chaining`, of chains of fixed tokens alone."""
+    said = chaining(policy)
+    return said if said is no_chains else partial(_fixed, said)
+
+
+def _fixed(said: Callable[[], Chains | None]) -> Chains | None:
+    chains = said()
+    return chains if chains is not None and chains.drawn is None else None
+
+
 def _checked_chains(policy: TreePolicy) -> Chains | None:
     with blaming("tree policy", policy, "chains"):
         given = policy.chains()

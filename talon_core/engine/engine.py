@@ -430,6 +430,7 @@ class Engine:
             sources=self.parts.sources,
             vocab_size=self.parts.target.vocab_size,
             runs_on=self.parts.chains_on and acceptor.foreseen,
+            draws_on=self.parts.chains_on and acceptor.tests_chains,
             rests_on=self.parts.runs_on and acceptor.foreseen,
         )
         return begun(self.policy, told)

@@ -218,6 +218,8 @@ class Stages:
                 drafts = one.policy_choices
                 if one.follow is None or not one.acceptor.tests_chains or not isinstance(drafts, Foreseen):
                     return
+                if drafts is one.choices:  # the same numbers would draw tokens and test them
+                    return
                 more["drafts"] = partial(told_numbers, drafts)
             started = self._clock()
             with parts.blaming("run_on"):

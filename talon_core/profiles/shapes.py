@@ -202,7 +202,8 @@ class Full(Drafter):
         wanted: StillWanted | None = None,
         drafts: Callable[[int], FloatArray] | None = None,
     ) -> RanOn:
-        ran = self._inner.run_on(slot, chains, left, ends, draws, wanted, drafts)
+        more = {} if drafts is None else {"drafts": drafts}
+        ran = self._inner.run_on(slot, chains, left, ends, draws, wanted, **more)
         self.was_ahead = ran.seconds > 0.0
         self.reading = ran.reading if ran.reading is not None else self.reading
         return ran

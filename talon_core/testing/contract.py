@@ -204,7 +204,7 @@ def _check_rounds(make: Callable[[], TreePolicy], drafters: st.SearchStrategy[An
         _check_sequence(served, twin, drafter, first, limits, seed)
         _check_forest(make, sequence, drafter, [told.root for told in first + second], limits)
         _check_learners(make, sequence, drafter, first + second, limits)
-        run_ahead = attrs.evolve(sequence, runs_on=True, rests_on=True)
+        run_ahead = attrs.evolve(sequence, runs_on=True, draws_on=True, rests_on=True)
         _check_chained_learners(make, run_ahead, drafter, first, limits)
         _check_chains(make, run_ahead, drafter, first + second, limits)
         _check_rests(make, run_ahead, drafter, first + second, limits)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
-from talon_core.engine.checked_policy import chaining, checked_budgets, checked_children
+from talon_core.engine.checked_policy import checked_budgets, checked_children, fixed_chaining
 from talon_core.engine.growing import given_array
 from talon_core.forest import Forest, ForestCandidates, ForestNodes
 from talon_core.forest_grower import ForestGrowth
@@ -52,7 +52,7 @@ class InTurn(LearningForest):
         self._goes_on, self._seen = goes_on, 0
 
     def chained(self, trees: IntArray) -> NDArray[np.bool_]:
-        return np.array([chaining(self.policies[tree])() is not None for tree in trees.tolist()], dtype=bool)
+        return np.array([fixed_chaining(self.policies[tree])() is not None for tree in trees.tolist()], dtype=bool)
 
     def widths(self, forest: Forest, trees: IntArray) -> IntArray:
         self._look(forest)

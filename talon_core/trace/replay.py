@@ -12,7 +12,7 @@ from talon_core.choices import SeededChoices
 from talon_core.costs import Costs, MeasuredCosts, UnknownCosts
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.checked_drafter import checked_depth, opened
-from talon_core.engine.checked_policy import begun, chaining, follower, never_rests, no_chains, resting, teller
+from talon_core.engine.checked_policy import begun, fixed_chaining, follower, never_rests, no_chains, resting, teller
 from talon_core.engine.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.engine.plain import NoDrafter, RootAlone
 from talon_core.engine.walking import walked
@@ -402,7 +402,7 @@ class _Text:
         self._untold = Untold(text.prompt_tokens)
         self._policy = replay.begun(method, text)
         self._tell = teller(self._policy)
-        self._chains = chaining(self._policy) if replay.runs_on(method) else no_chains
+        self._chains = fixed_chaining(self._policy) if replay.runs_on(method) else no_chains
         self._follows = follower(self._policy) is not None
         self._alone: list[bool] = []  # of each round, whether nothing was drafted in it
         self._parts: list[tuple[list[Span], dict[str, float]]] = []  # what was measured, and what is predicted

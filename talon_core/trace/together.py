@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from talon_core.engine.checked_policy import chaining, checked_budget, listens, no_chains, teller
+from talon_core.engine.checked_policy import checked_budget, fixed_chaining, listens, no_chains, teller
 from talon_core.engine.growing_forest import GrowingForest
 from talon_core.engine.plain import NoDrafter
 from talon_core.errors import PluginError, blaming
@@ -198,7 +198,7 @@ class Together(_Growing):
         self, replay: Replay, method: Method, policy: ForestGrower, texts: SeveralTexts, most: int | None
     ) -> None:
         super().__init__(replay, method, texts, most)
-        self._chained[:] = self._runs_on and chaining(policy)() is not None
+        self._chained[:] = self._runs_on and fixed_chaining(policy)() is not None
         first = texts.first_positions
         ends = np.repeat(first[1:], np.diff(first))
         trees = max(1, min(TREES, NODES // checked_budget(policy, "draft_budget")))
@@ -484,7 +484,9 @@ def together(
     if learners is not None:
         return SideBySide(replay, method, beside(learners), texts, most)
     planners = [one for one in map(forest_planner, policies) if one is not None]
-    says_chains = replay.runs_on(method) and chaining(policies[0]) is not no_chains  # which planners are not asked for
+    says_chains = (
+        replay.runs_on(method) and fixed_chaining(policies[0]) is not no_chains
+    )  # which planners are not asked for
     if len(planners) == len(policies) and not says_chains:
         try:
             return Planned(replay, method, planners, texts, most)

@@ -42,7 +42,7 @@ DRAWS = 8
 class Listening(Talon):
     """TALON, which keeps the drafter's law at each node of a round's tree that it drafts from."""
 
-    laws: dict[int, FloatArray] = attrs.field(init=False, eq=False, factory=dict)
+    laws: dict[int, FloatArray] = attrs.field(eq=False, factory=dict)  # shared by the policies of all texts
 
     def grow(self, tree, candidates, choices):
         if len(tree) == 1:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talon_core.chains import Chains
+from talon_core.chains import Account, Chains
 from talon_core.engine.drafting import DraftLimits, draft_tree
 from talon_core.forest import ForestCandidates
 from talon_core.policy import SequenceInfo
@@ -98,7 +98,7 @@ def test_what_is_left_of_chains_goes_on_with_what_is_left_of_their_credit(over):
 
 def draws(share, layer=0.1, afford=RICH, rate=1.0, level=-1.0):
     drawing = Drawing()
-    drawing.seen = np.array([share])
+    drawing.seen = np.array([[0.5, share]])
     verifying = 1.0 + 0.2 * np.arange(20)
     return planned_draws(drawing, level, verifying, layer, rate, 16, 4, afford, 1.0, 0.8)
 
@@ -128,7 +128,7 @@ def test_of_chains_it_is_learnt_how_likely_draws_are(drawn):
     expected = learn_chains(notes, calibration, following, drawing, drawn)
     draw = 0.1 + 0.8 * 0.6
     assert expected == pytest.approx([1.0 + (draw if drawn else 0.6)] * 3)
-    assert drawing.seen[-3:] == pytest.approx([draw] * 3)
+    assert drawing.seen[-3:] == pytest.approx(np.array([[0.6, draw]] * 3))
     assert (drawing.calibration.line[0] > 0.0) == drawn
     assert (calibration.line[0] > 0.0) != drawn
 
@@ -305,6 +305,20 @@ def test_what_chains_have_taught_is_known_where_texts_are_grown_together():
     forest.hand_back()
     assert sum(len(seen.prob) for seen in policies[0].learnt.following.seen) > sum(before)
     assert policies[0].learnt.chains is None
+
+
+def test_what_is_left_of_an_account_is_handed_back_where_texts_were_grown_together():
+    """As if each had been asked by itself."""
+    chains, account = ChainsOfEach(1), Account(5.0, 1.0, 0.1, [1.0, 1.2], 0.9)
+    chains.begin(0, Chains(9, 4, [-math.inf], [math.inf], account))
+    for accepted in (0, 1, 0):
+        logp = np.log([[0.6, 0.2, 0.1, 0.05]])
+        chains.grown(0, ForestCandidates(np.arange(1), np.arange(1), logp, logp, 1, lambda: np.arange(4)))
+        assert not len(chains.note(np.arange(1), np.array([1]), np.array([accepted])))
+    left = 5.0
+    for accepted in (0, 1, 0):
+        left += account.of(1, 1, 1 + accepted)
+    assert chains.spare(0) == left
 
 
 @pytest.mark.parametrize("told", [{"runs_on": False}, {"costs": Prices(node=0.05, layer=0.02)}])

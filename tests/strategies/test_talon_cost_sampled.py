@@ -15,7 +15,7 @@ from talon_strategies import Hybrid, TalonCost, TalonCostSampled
 from talon_strategies.drawing import sharpened
 from talon_strategies.draws_learnt import expected_of_draws
 from talon_strategies.learnt import ENOUGH
-from talon_strategies.talon_cost_sampled import DRAWN_AT, groups
+from talon_strategies.talon_cost_sampled import groups
 from talon_tests.prices import Prices, PricesOfChains
 
 
@@ -178,9 +178,9 @@ LAW = [[0.05, 0.9, 0.05], [0.1, 0.1, 0.8], [0.6, 0.2, 0.2]]
 
 def chained(likely, temperature=1.0):
     """A policy whose passes are run ahead, for a text in which draws have been accepted so often."""
-    told = {"temperature": temperature, "costs": PricesOfChains(0.01), "runs_on": True}
+    told = {"temperature": temperature, "costs": PricesOfChains(0.01), "runs_on": True, "draws_on": True}
     policy = TalonCostSampled().begin(SequenceInfo(5, 1000, **told))
-    policy.drawing.seen = np.array([likely])
+    policy.drawing.seen = np.array([[0.5, likely]])
     return policy
 
 
@@ -188,7 +188,7 @@ def chained(likely, temperature=1.0):
 def test_chains_are_drawn_where_draws_bring_more(temperature):
     policy = chained(0.95, temperature)
     said = policy.chains()
-    assert said.drawn == pytest.approx(DRAWN_AT * temperature)
+    assert said.drawn == temperature
     drafted = draft_tree(policy, TableDrafter(LAW), 0, DraftLimits(3, 100), SeededChoices(3))
     tree = drafted.tree
     assert tree.parents.tolist() == [*range(-1, len(tree) - 1)]
@@ -196,6 +196,13 @@ def test_chains_are_drawn_where_draws_bring_more(temperature):
     for node, drawn in tree.drawn.items():
         law = TableDrafter(LAW).law_after(tree.tokens[tree.path(node)].tolist())
         assert drawn.law == pytest.approx(sharpened(law, said.drawn))
+
+
+def test_chains_are_fixed_where_the_target_cannot_test_draws():
+    told = {"temperature": 1.0, "costs": PricesOfChains(0.01), "runs_on": True}
+    policy = TalonCostSampled().begin(SequenceInfo(5, 1000, **told))
+    policy.drawing.seen = np.array([[0.5, 0.95]])
+    assert policy.chains().drawn is None
 
 
 def test_chains_are_fixed_where_the_best_tokens_bring_more():
@@ -223,4 +230,4 @@ def test_what_became_of_drawn_chains_is_learnt_behind_the_last_of_them():
         policy.observe(Round(tree, np.arange(1), np.array([0]), draft_passes=len(tree) - 1, context=9))
     assert policy.drawing.calibration.line[0] < before[0]
     assert policy.learnt.calibration.line.tolist() == [0.0, 1.0]
-    assert policy.drawing.seen[-1] < 0.95
+    assert policy.drawing.seen[-1, 1] < 0.95

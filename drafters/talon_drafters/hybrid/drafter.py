@@ -234,7 +234,8 @@ class HybridDrafter(Drafter):
         def alone(new: Sequence[int]) -> bool:
             return not self._hears(slot, new) and (wanted is None or wanted(new))
 
-        return self._models[0].drafter.run_on(slot, chains, left, ends, draws, alone, drafts)
+        more = {} if drafts is None else {"drafts": drafts}
+        return self._models[0].drafter.run_on(slot, chains, left, ends, draws, alone, **more)
 
     def _hears(self, slot: int, new: Sequence[int]) -> bool:
         """Whether any look-up is heard in a tree that begins behind these new tokens of a text, or may be."""
