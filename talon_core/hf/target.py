@@ -199,9 +199,11 @@ class HFTarget(NetworkTarget):
         ready = None if looked_at else self.runner.walk_ready(trees, ends, taken)
         if ready is not None:
             return Verified(accepted=ready[0], passes=0, seconds=ready[1])
-        if not self.can_draw and any(one.tests is not None for one in taken.values()):  # the rule makes these tests
-            slots = [slot for slot in slots if slot not in taken or taken[slot].tests is None]
-            taken, looked_at = {slot: taken[slot] for slot in slots if slot in taken}, True
+        tested = [] if self.can_draw else [slot for slot, one in taken.items() if one.tests is not None]
+        left = [slot for slot in tested if trees[slot].drawn]
+        if left:  # the rule makes these tests
+            slots, looked_at = [slot for slot in slots if slot not in left], True
+            taken = {slot: one for slot, one in taken.items() if slot not in left}
             if not slots:
                 return self._left_to_rules(trees)
         ran, accepted = self.runner.walk(trees, slots, ends, unwalked, taken, logits=looked_at)

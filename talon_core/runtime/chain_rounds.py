@@ -424,10 +424,11 @@ class ChainRounds:
     ) -> bool:
         if ran.draws is None and draws is not None:
             return False
-        if ran.draws is not None and not ran.draws.are(draws, sum([one.numbers for one in ran.past])):
-            return False
         tree = trees.get(ran.slot)
         if tree is None or len(trees) > 1 or ends != ran.ends or ran.layers != round_.layers:
+            return False
+        used = sum([one.numbers for one in ran.past])
+        if ran.draws is not None and not ran.draws.are(draws, used, bool(tree.drawn)):
             return False
         drafted = round_.drafted
         if tree.tokens.tolist()[1:] != drafted or tree.parents.tolist() != [*range(-1, len(drafted))]:

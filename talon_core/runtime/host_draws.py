@@ -81,9 +81,17 @@ class ChainDraws:
         warp = warp_of(draws)
         return None if warp is None or draws.ahead is None else cls(warp, draws.ahead(count))
 
-    def are(self, draws: NodeDraws | None, place: int) -> bool:
-        """Whether the draws of a round, of a tree that is a chain, are those from a place on."""
-        if draws is None or draws.numbers is None or Warp.of(draws.warpers) != self.warp:
+    def are(self, draws: NodeDraws | None, place: int, tested: bool = False) -> bool:
+        """Whether the draws of a round, of a tree that is a chain, are those from a place on.
+
+        Args:
+            draws: of the round.
+            place: how many were used before.
+            tested: whether the chain's tokens were drawn, and are tested.
+        """
+        if draws is None or draws.numbers is None or (draws.tests is not None) is not tested:
+            return False
+        if Warp.of(draws.warpers) != self.warp:
             return False
         return bool(self.numbers[place : place + len(draws.numbers)].tolist() == draws.numbers.tolist())
 
