@@ -114,17 +114,42 @@ def left_of(chains: Chains, over: int, credit: float) -> Chains:
     return attrs.evolve(chains, rounds=chains.rounds - over, account=account)
 
 
-def planned(
-    line: FloatArray,
-    following: Following,
-    verifying: FloatArray,
-    layer: float,
-    rate: float,
-    most: int,
-    width: int,
-    afford: float,
-    even: float,
-) -> Chains:
+class ChainPrices(NamedTuple):
+    """What rounds of chains take, and what they may lose.
+
+    Attributes:
+        verifying: seconds of a round besides its layers with 0, 1, ... drafted tokens, at least two of them.
+        layer: seconds of a layer.
+        rate: tokens that a second is worth.
+        afford: seconds that these rounds may lose together.
+        even: seconds of a round that loses nothing, for each token that it emits.
+    """
+
+    verifying: FloatArray
+    layer: float
+    rate: float
+    afford: float
+    even: float
+
+    def seconds(self, depth: int) -> float:
+        """Of a round whose chain has so many tokens."""
+        return depth * self.layer + self.verifying.item(depth)
+
+    def lost(self, depth: int) -> float:
+        """Seconds that such a round loses, at most."""
+        return self.seconds(depth) - self.even
+
+    def node(self, depth: int) -> float:
+        """What verifying the token at a depth costs, in tokens."""
+        return self.rate * (self.verifying.item(depth) - self.verifying.item(depth - 1))
+
+    def account(self, depth: int) -> Account | None:
+        """Of chains of so many tokens; None where no round of theirs loses anything."""
+        lost = self.lost(depth)
+        return Account(self.afford, lost, self.layer, self.verifying[: depth + 1], self.even) if lost > 0.0 else None
+
+
+def planned(line: FloatArray, following: Following, prices: ChainPrices, most: int, width: int) -> Chains:
     """The chains of some rounds to come.
 
     A token joins while it is likelier accepted than verifying it costs, and is drafted from where what is likely to
@@ -133,67 +158,44 @@ def planned(
     Args:
         line: of the calibration, see `Calibration`; it is taken to hold for whole paths as well.
         following: what followed nodes of the text.
-        verifying: seconds of a round besides its layers with 0, 1, ... drafted tokens, at least two of them.
-        layer: seconds of a layer.
-        rate: tokens that a second is worth.
+        prices: of the rounds.
         most: tokens of a chain, at least 1.
         width: candidates that are asked for.
-        afford: seconds that these rounds may lose together.
-        even: seconds of a round that loses nothing, for each token that it emits.
 
     Returns:
         Of at least one round, and of one token at least.
     """
-    joins, goes_on = [raw(rate * (verifying.item(1) - verifying.item(0)), line)], []
-    for depth in range(1, min(most, DEEPEST, len(verifying) - 1)):
-        price = rate * (verifying.item(depth + 1) - verifying.item(depth))
-        reach = least_reach(following, price, rate * layer)
-        lost = (depth + 1) * layer + verifying.item(depth + 1) - even
-        if reach > 1.0 or price >= 1.0 or lost * WORST > afford:
+    joins, goes_on = [raw(prices.node(1), line)], []
+    for depth in range(2, min(most, DEEPEST, len(prices.verifying) - 1) + 1):
+        price = prices.node(depth)
+        reach = least_reach(following, price, prices.rate * prices.layer)
+        if reach > 1.0 or price >= 1.0 or prices.lost(depth) * WORST > prices.afford:
             break
         goes_on.append(raw(reach, line))
         joins.append(raw(price, line))
     goes_on.append(inf)
-    return Chains(ROUNDS, width, joins, goes_on, account_of(len(joins), verifying, layer, afford, even))
+    return Chains(ROUNDS, width, joins, goes_on, prices.account(len(joins)))
 
 
-def planned_draws(
-    drawing: Drawing,
-    level: float,
-    verifying: FloatArray,
-    layer: float,
-    rate: float,
-    most: int,
-    width: int,
-    afford: float,
-    even: float,
-    temperature: float,
-) -> Chains:
+def planned_draws(drawing: Drawing, prices: ChainPrices, most: int, width: int) -> Chains:
     """As `planned`, of chains whose tokens are drawn: as long as brings most if all draws are accepted as often.
 
     Args:
         drawing: what is known of draws.
-        level: the least log-probability of the likeliest candidate with which a draw joins.
-        verifying: as for `planned`, and so are the others but the last.
-        temperature: of the laws that tokens are drawn from.
+        prices: as there, and so are the others.
+        most: likewise.
+        width: likewise.
     """
     share, best, depth, brings = drawing.mean, -inf, 1, 0.0
-    for length in range(1, min(most, DEEPEST, len(verifying) - 1) + 1):
-        lost = length * layer + verifying.item(length) - even
-        if length > 1 and lost * WORST > afford:
+    for length in range(1, min(most, DEEPEST, len(prices.verifying) - 1) + 1):
+        if length > 1 and prices.lost(length) * WORST > prices.afford:
             break
         brings += share**length
-        surplus = brings - rate * (length * layer + verifying.item(length))
+        surplus = brings - prices.rate * prices.seconds(length)
         if surplus > best:
             best, depth = surplus, length
-    joins, goes_on = [level] + [-inf] * (depth - 1), [-inf] * (depth - 1) + [inf]
-    return Chains(ROUNDS, width, joins, goes_on, account_of(depth, verifying, layer, afford, even), temperature)
-
-
-def account_of(depth: int, verifying: FloatArray, layer: float, afford: float, even: float) -> Account | None:
-    """What chains of so many tokens may lose; None where no round of theirs loses anything. See `planned`."""
-    lost = depth * layer + verifying.item(depth) - even
-    return Account(afford, lost, layer, verifying[: depth + 1], even) if lost > 0.0 else None
+    joins, goes_on = [drawing.level(prices.node(1))] + [-inf] * (depth - 1), [-inf] * (depth - 1) + [inf]
+    return Chains(ROUNDS, width, joins, goes_on, prices.account(depth), drawing.chained)
 
 
 def gain_of_branches(following: Following, price: float) -> float:

@@ -25,6 +25,7 @@ from talon_strategies.chain_plan import (
     UNSEEN,
     WIDTH_OF_CHAINS,
     ChainNote,
+    ChainPrices,
     gain_of_branches,
     left_of,
     planned,
@@ -244,20 +245,14 @@ class TalonCost(CostAware, ForestLearner):
             learnt.others.branched += learnt.branching == 1
             return
         learnt.spare = known.plain * learnt.credit - learnt.catching_up
-        learnt.chains = self.planned_chains(min(self.depth, self.budget - 1), known.plain * (1.0 + SHARE))
+        even = known.plain * (1.0 + SHARE)
+        prices = ChainPrices(known.verifying, learnt.asked, learnt.rate, learnt.spare, even)
+        learnt.chains = self.planned_chains(prices, min(self.depth, self.budget - 1))
         known.stands = max(known.stands, learnt.chains.rounds)
 
-    def planned_chains(self, most: int, even: float) -> Chains:
-        """The chains of this round and those behind it, whose credit is `learnt.spare`; see `planned`.
-
-        Args:
-            most: tokens of a chain.
-            even: as there.
-        """
-        learnt, verifying = self.learnt, self.known.verifying
-        prices = verifying, learnt.asked, learnt.rate
-        line, following = learnt.calibration.line, learnt.following
-        return planned(line, following, *prices, most, self.breadth, learnt.spare, even)
+    def planned_chains(self, prices: ChainPrices, most: int) -> Chains:
+        """The chains of this round and those behind it; see `planned`."""
+        return planned(self.learnt.calibration.line, self.learnt.following, prices, most, self.breadth)
 
     def rounds_with_branches(self) -> int:
         """In how many rounds trees are to have branches: where these bring more than such a round takes longer.

@@ -11,7 +11,7 @@ from talon_core.drawn import Drawn, without
 from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.tree import FloatArray, TokenTree
-from talon_strategies.chain_plan import planned_draws
+from talon_strategies.chain_plan import ChainPrices, planned_draws
 from talon_strategies.drawing import NOTHING, FollowsTheRequest, drawn_at, known_rows, sharpened
 from talon_strategies.draws_learnt import Drawing, expected_of_draws
 from talon_strategies.talon_cost import TalonCost
@@ -42,9 +42,9 @@ class TalonCostSampled(TalonCost):
     another layer is drafted, when drafting pauses, and what is assumed while no prices are known, is `talon-cost`'s,
     which also serves every greedy request.
 
-    Where passes may be run ahead of their rounds (`SequenceInfo.draws_on`), trees are chains where those of `talon-
-    cost` are: of fixed tokens, or of drawn ones where a draw would have brought more behind the latest nodes. The
-    latter are as long as brings most if all draws are accepted as often. All this is ours.
+    Where passes may be run ahead of their rounds (`SequenceInfo.draws_on`), trees are chains where those of
+    `talon-cost` are: of fixed tokens, or of drawn ones where a draw would have brought more behind the latest nodes.
+    The latter are as long as brings most if all draws are accepted as often. All this is ours.
 
     Attributes:
         budget: most nodes of the tree, the root included, at least 2.
@@ -74,16 +74,13 @@ class TalonCostSampled(TalonCost):
     def plans_chains(self) -> bool:
         return type(self).scored is TalonCost.scored and type(self).learn is TalonCostSampled.learn
 
-    def planned_chains(self, most: int, even: float) -> Chains:
-        learnt, verifying, drawing = self.learnt, self.known.verifying, self.drawing
-        fixed = super().planned_chains(most, even)
-        price = learnt.rate * (verifying.item(1) - verifying.item(0))
-        of_best, of_draws = drawing.gains(price)
-        if learnt.drawing is None or of_draws < of_best:
-            return fixed
-        prices = verifying, learnt.asked, learnt.rate
-        level, at = drawing.level(price), drawing.chained
-        return planned_draws(drawing, level, *prices, most, self.breadth, learnt.spare, even, at)
+    def planned_chains(self, prices: ChainPrices, most: int) -> Chains:
+        drawing = self.learnt.drawing
+        if drawing is not None:
+            of_best, of_draws = drawing.gains(prices.node(1))
+            if of_draws >= of_best:
+                return planned_draws(drawing, prices, most, self.breadth)
+        return super().planned_chains(prices, most)
 
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         learnt = self.learnt

@@ -172,6 +172,20 @@ def runs_of(monkeypatch):
     return ran
 
 
+def ahead_and_one_by_one(decoder, came, monkeypatch):
+    """What comes out, run ahead as well as one by one, and the rounds that each run has brought."""
+    ran = runs_of(monkeypatch)
+
+    def decode():
+        return told(decoder.generate(PROMPT, max_new_tokens=NEW))
+
+    expected = one_by_one(monkeypatch, decode)
+    came.clear()
+    ran.clear()
+    assert decode() == expected
+    return expected, ran
+
+
 def warmed(drafter, policy, model=None):
     """A decoder whose passes are recorded and compared."""
     decoder = decoder_of(drafter, policy, model)
@@ -977,15 +991,7 @@ def test_beside_a_look_up_that_does_not_go_on_one_round_at_a_time_runs_ahead(
     library, specs, came, monkeypatch, look_up
 ):
     decoder = warmed(hybrid_of(specs, 0.5).replace("+ngram", f"+{look_up}"), POLICIES["three"](specs["eagle3"]))
-    ran = runs_of(monkeypatch)
-
-    def decode():
-        return told(decoder.generate(PROMPT, max_new_tokens=NEW))
-
-    expected = one_by_one(monkeypatch, decode)
-    came.clear()
-    ran.clear()
-    assert decode() == expected
+    _, ran = ahead_and_one_by_one(decoder, came, monkeypatch)
     assert any(came)
     assert {*map(len, ran)} == {1}
 
@@ -994,15 +1000,7 @@ def test_beside_a_look_up_that_does_not_go_on_one_round_at_a_time_runs_ahead(
 def test_rounds_end_where_an_account_is_spent(library, specs, came, monkeypatch, credit):
     account = Account(credit, 0.45, 0.1, (1.0, 1.15, 1.35, 1.6), 0.9)
     decoder = warmed(specs["eagle3"], attrs.evolve(levels(specs["eagle3"]), account=account))
-    ran = runs_of(monkeypatch)
-
-    def decode():
-        return told(decoder.generate(PROMPT, max_new_tokens=NEW))
-
-    expected = one_by_one(monkeypatch, decode)
-    came.clear()
-    ran.clear()
-    assert decode() == expected
+    expected, ran = ahead_and_one_by_one(decoder, came, monkeypatch)
     assert sum(came) > 0.8 * len(expected[1])
     for rounds in ran[:-1]:  # the last one ends with the text
         left = [credit]

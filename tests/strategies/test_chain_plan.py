@@ -23,6 +23,7 @@ from talon_strategies.chain_plan import (
     UNSEEN,
     WIDTH_OF_CHAINS,
     ChainNote,
+    ChainPrices,
     learn_chains,
     least_reach,
     left_of,
@@ -39,7 +40,7 @@ RICH = 1e9
 
 def plan(node=0.2, layer=0.1, afford=RICH, most=16, line=LINE, rate=1.0):
     verifying = 1.0 + node * np.arange(20)
-    return planned(line, Following(), verifying, layer, rate, most, 4, afford, 1.0)
+    return planned(line, Following(), ChainPrices(verifying, layer, rate, afford, 1.0), most, 4)
 
 
 def test_a_token_joins_where_it_is_likelier_accepted_than_it_costs():
@@ -96,11 +97,11 @@ def test_what_is_left_of_chains_goes_on_with_what_is_left_of_their_credit(over):
     assert left.account == attrs.evolve(found.account, credit=2.5 if over else 5.0)
 
 
-def draws(share, layer=0.1, afford=RICH, rate=1.0, level=-1.0):
-    drawing = Drawing()
+def draws(share, layer=0.1, afford=RICH, rate=1.0):
+    drawing = Drawing(chained=0.8)
     drawing.seen = np.array([[0.5, share]])
     verifying = 1.0 + 0.2 * np.arange(20)
-    return planned_draws(drawing, level, verifying, layer, rate, 16, 4, afford, 1.0, 0.8)
+    return planned_draws(drawing, ChainPrices(verifying, layer, rate, afford, 1.0), 16, 4)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.4, 0.6, 0.8, 0.99])
@@ -108,7 +109,7 @@ def test_drawn_chains_are_as_long_as_brings_most_if_all_draws_are_accepted_as_of
     worth = [sum(share**k for k in range(1, n + 1)) - n * 0.3 for n in range(1, DEEPEST + 1)]
     found = draws(share)
     assert (found.depth, found.drawn) == (1 + int(np.argmax(worth)), 0.8)
-    assert found.joins == (-1.0,) + (-math.inf,) * (found.depth - 1)
+    assert found.joins == (Drawing().level(1.2 - 1.0),) + (-math.inf,) * (found.depth - 1)
     assert found.goes_on == (-math.inf,) * (found.depth - 1) + (math.inf,)
 
 
@@ -143,7 +144,7 @@ def test_a_draw_joins_where_its_law_is_sure_enough(price):
 
 
 def test_what_costs_nothing_is_planned_for_as_long_as_may_be():
-    even = planned(LINE, Following(), np.array([1.0, 1.01]), 0.0, 0.9, 5, 4, -1e-18, 1.01)
+    even = planned(LINE, Following(), ChainPrices(np.array([1.0, 1.01]), 0.0, 0.9, -1e-18, 1.01), 5, 4)
     assert (even.rounds, even.account) == (ROUNDS, None)
 
 

@@ -278,9 +278,7 @@ class FeatureDrafter(Drafter):
 
     def _drawn_from(self, scores: Tensor, temperature: float, place: int) -> FloatArray:
         """What a token of a chain was drawn from that was run ahead, shape `(vocab,)`."""
-        numbers = scores[place].double().numpy()
-        weights = np.exp((numbers - numbers.max()) / temperature)
-        return self._vocabulary.spread(weights / weights.sum())
+        return self._vocabulary.spread(torch.softmax(scores[place].double() / temperature, dim=-1).numpy())
 
     @torch.inference_mode()
     def run_on(
