@@ -35,7 +35,6 @@ IMPORTED_BY_PEERS = {"peers", BASICS, CONTRACTS, "models", "runtime", "plugins",
 
 One that is given a drafter's head finds the drafter by its name."""
 IMPORTED_BESIDES = {
-    "talon_drafters.conflayers.drafter": {"hf"},
     "talon_drafters.draft_model.drafter": {"hf"},
     "talon_drafters.hybrid.drafter": {"engine"},
     "talon_drafters.hybrid.fitting": {"engine", "plugins", "trace"},

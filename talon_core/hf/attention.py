@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from talon_core.runtime.passes import ATTENTION_NAME, PASS_KEYWORD
+from talon_core.runtime.passes import ATTENTION_NAME, PASS_KEYWORD, Pass
 
 __all__ = ["ATTENTION_NAME", "PASS_KEYWORD"]  # imported from here they are known to transformers
 
@@ -21,11 +21,11 @@ def _talon_attention(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """What transformers calls in each attention layer; returns `(batch, queries, heads, head_dim)` and no weights."""
-    this_pass = kwargs.get(PASS_KEYWORD)
+    this_pass = Pass.found(kwargs)
     if this_pass is None:
         raise RuntimeError(
-            "this model is being decoded by TALON, or its attention layers drop keyword arguments; "
-            "finish or close the running generation before calling the model yourself"
+            "this model is being decoded by TALON; finish or close the running generation before calling the model "
+            "yourself"
         )
     out = this_pass.attend(
         query,

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from talon_core.attention import Accelerator
 from talon_core.drafter import FINAL_STATE
 from talon_core.errors import PluginError, blaming, blaming_bugs
-from talon_core.hf.attention import PASS_KEYWORD
 from talon_core.hf.checks import AsLoaded, check_autocast, check_layers, check_windows
 from talon_core.hf.model import AttentionSwitch, configs_of, evaluating
 from talon_core.rule import Accepted
@@ -381,13 +380,16 @@ class ModelRunner:
     def _forward(self, ids: Tensor, positions: Tensor, this_pass: Pass, logits_to_keep: int = 0) -> Tensor:
         """Logits, shape `(rows, kept, vocab)`."""
         # of an ordinary error nobody knows whether it is the model's
-        with blaming("attention backend", self.executor.attention, "attend", but=_may_be_the_models):
+        with (
+            blaming("attention backend", self.executor.attention, "attend", but=_may_be_the_models),
+            this_pass.running() as keyword,
+        ):
             logits: Tensor = self.model(
                 input_ids=ids.to(self.device),
                 position_ids=positions.to(self.device),
                 use_cache=True,
                 logits_to_keep=logits_to_keep,
-                **{self._cache_keyword: self.cache, PASS_KEYWORD: this_pass},
+                **{self._cache_keyword: self.cache, **keyword},
             ).logits
         if self._passes_unchecked:
             check_windows(self.model, this_pass.windows)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from talon_core.models.errors import UnreadableFile
 from talon_core.models.gguf_checks import checked_header
 from talon_core.models.gguf_weights import LAYOUT, StoredMatrix, StoredWeights, find_weights, said_one_by_one
 
@@ -113,6 +114,10 @@ def read_gguf(path: Path, check: Callable[[Mapping[str, Any]], None]) -> tuple[A
     header = checked_header(path)
     settings, _ = PretrainedConfig.get_config_dict(path.parent, gguf_file=path.name)
     check(settings)
+    if settings["model_type"] not in CONFIG_MAPPING:
+        raise UnreadableFile(
+            f"transformers has no model of its architecture {header.architecture}; give a file of another"
+        )
     blank = blank_model(CONFIG_MAPPING[settings["model_type"]].from_dict(dict(settings)))
     return blank, find_weights(path, header, settings, blank)
 

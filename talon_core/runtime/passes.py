@@ -1,7 +1,11 @@
 """One forward pass through all attention layers: over the trees of a batch, or over prompts."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -17,6 +21,8 @@ ATTENTION_NAME = "talon"
 PASS_KEYWORD = "talon_pass"
 """The keyword of `model(...)` that carries the `Pass` to every attention layer."""
 
+_running: ContextVar[Pass | None] = ContextVar("running", default=None)
+
 CHEAP = 4
 """Plain causal attention needs as many queries as keys. Queries for tokens that are cached already cost less than a
 mask does, if there are so many times as many others."""
@@ -31,6 +37,25 @@ class Pass(ABC):
 
     def __init__(self) -> None:
         self.windows: list[int | None] = []
+
+    @contextmanager
+    def running(self) -> Iterator[dict[str, Pass]]:
+        """Called inside, models find this pass, also those whose layers do not hand keywords on to their attention.
+
+        Yields:
+            The keyword to call the model with.
+        """
+        before = _running.set(self)
+        try:
+            yield {PASS_KEYWORD: self}
+        finally:
+            _running.reset(before)
+
+    @staticmethod
+    def found(keywords: Mapping[str, Any]) -> Pass | None:
+        """The pass that an attention layer is part of, by the keywords that reached it; None if there is none."""
+        given: Pass | None = keywords.get(PASS_KEYWORD)
+        return given if given is not None else _running.get()
 
     def attend(
         self,

@@ -347,6 +347,12 @@ def test_an_unknown_architecture_is_refused(tmp_path):
         load_model(str(path))
 
 
+def test_an_architecture_without_a_model_is_refused(tmp_path):
+    path = write_gguf(tmp_path / "tiny.gguf", EVERY_KIND, "deci")
+    with pytest.raises(ValueError, match="transformers has no model of its architecture deci; give a file of another"):
+        load_model(str(path))
+
+
 def test_a_kind_that_nobody_knows_is_refused(tmp_path):
     path = write_gguf(tmp_path / "tiny.gguf", EVERY_KIND)
     content, name = bytearray(path.read_bytes()), b"blk.0.attn_q.weight"

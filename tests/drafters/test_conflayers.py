@@ -191,7 +191,7 @@ def test_with_all_layers_its_best_chain_is_always_accepted(recorded: bool | None
     model = deep_model()
     backend = None if recorded is None else TapedBackend(PlainDevice())
     graphs = TapeRecorder if recorded else None
-    sequences = rounds(model, lambda target: Whole(ConfLayers(), target, "talon_pass"), PROMPTS, backend, graphs)
+    sequences = rounds(model, lambda target: Whole(ConfLayers(), target), PROMPTS, backend, graphs)
     for one in sequences:
         for round_ in one.rounds[:-1]:
             best = [0]
@@ -213,7 +213,7 @@ def test_the_text_is_the_targets_and_the_layers_follow_it(recorded: bool | None)
     options = ConfLayers(context=6, every=5)
     backend = None if recorded is None else TapedBackend(PlainDevice())
     graphs = TapeRecorder if recorded else None
-    together = rounds(model, lambda target: Watched(options, target, "talon_pass"), PROMPTS, backend, graphs)
+    together = rounds(model, lambda target: Watched(options, target), PROMPTS, backend, graphs)
     for prompt, one in zip(PROMPTS, together, strict=True):
         (plain,) = Decoder(HFTarget(model, sdpa()), Match(), None, None).run_all([Request(prompt, 20)])
         assert one.token_ids == plain.token_ids

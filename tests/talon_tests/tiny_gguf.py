@@ -25,6 +25,7 @@ MATRICES = {
 }
 NORMS = {
     "llama": ("attn_norm", "ffn_norm"),
+    "deci": ("attn_norm", "ffn_norm"),
     "qwen2": ("attn_norm", "ffn_norm"),
     "qwen3moe": ("attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm"),
     "gemma3": (
@@ -48,6 +49,23 @@ def random_blocks(kind: str, rows: int, columns: int, seed: int = 0) -> NDArray[
     width = min(4, count - first)
     data[..., first : first + width] = factors[..., :width]
     return data.reshape(rows, -1)
+
+
+def add_tokenizer(writer: gguf.GGUFWriter) -> int:
+    """Write a byte-level vocabulary; how many tokens it has."""
+    # The printable stand-ins of byte-level vocabularies: themselves where printable, shifted by 256 otherwise.
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    tokens = ["<s>", "</s>", *map(chr, printable), *(chr(256 + place) for place in range(len(others)))]
+    tokens.append("\u0120\u0120")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3, 3] + [1] * (len(tokens) - 2))
+    writer.add_token_merges(["\u0120 \u0120"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    writer.add_pad_token_id(1)
+    return len(tokens)
 
 
 def write_gguf(
@@ -77,12 +95,8 @@ def write_gguf(
         heads: attention heads that the metadata says.
         settings: writes more of the metadata.
     """
-    # The printable stand-ins of byte-level vocabularies: themselves where printable, shifted by 256 otherwise.
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    tokens = ["<s>", "</s>", *map(chr, printable), *(chr(256 + place) for place in range(len(others)))]
-    tokens.append("\u0120\u0120")
     writer = gguf.GGUFWriter(str(path), architecture)
+    tokens = add_tokenizer(writer)
     writer.add_context_length(64)
     writer.add_embedding_length(HIDDEN)
     writer.add_block_count(layers)
@@ -94,19 +108,12 @@ def write_gguf(
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(HEAD_DIM)
     writer.add_rope_freq_base(10_000.0)
-    writer.add_vocab_size(len(tokens))
+    writer.add_vocab_size(tokens)
     if architecture == "gemma3":
         writer.add_sliding_window(16)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([3, 3] + [1] * (len(tokens) - 2))
-    writer.add_token_merges(["\u0120 \u0120"])
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(1)
-    writer.add_pad_token_id(1)
     settings(writer)
     rng = np.random.default_rng(0)
-    vocab = (len(tokens) if vocab_size is None else vocab_size, HIDDEN)
+    vocab = (tokens if vocab_size is None else vocab_size, HIDDEN)
     matrices = {"token_embd": vocab, **({"output": vocab} if untied else {})}
     vectors = {"output_norm": HIDDEN}
     for layer in range(layers):

@@ -36,9 +36,7 @@ MOST_MODELS = 32
 
 def open_conflayers(options: "ConfLayers", target: Target) -> "ConfLayersDrafter":
     """The drafter with these options; raises as `DrafterSpec.open` does."""
-    from talon_core.hf.attention import PASS_KEYWORD
-
-    return ConfLayersDrafter(options, network_target(target, options.name), PASS_KEYWORD)
+    return ConfLayersDrafter(options, network_target(target, options.name))
 
 
 class _Slot(StagedSlot):
@@ -70,7 +68,6 @@ class ConfLayersDrafter(Drafter):
     Args:
         options: how the layers are chosen.
         target: whose layers.
-        keyword: of the model, that takes the pass.
 
     Attributes:
         executor: runs the passes; its `failure` says why they are not recorded.
@@ -78,10 +75,10 @@ class ConfLayersDrafter(Drafter):
 
     uses_target = drafts_in_cache = True
 
-    def __init__(self, options: "ConfLayers", target: NetworkTarget, keyword: str) -> None:
+    def __init__(self, options: "ConfLayers", target: NetworkTarget) -> None:
         self._options = options
         self._model = target.model
-        self._keyword, self._cache_keyword = keyword, cache_keyword(target.model)
+        self._cache_keyword = cache_keyword(target.model)
         self._confidence = Confidence(decoder_layers(target.model), target.model)
         self._modules = Modules(target.model)
         self.executor = target.own_executor()
@@ -145,12 +142,13 @@ class ConfLayersDrafter(Drafter):
         return self._forward(model, self.executor, view.ids[None], view.positions[None], view.attention)
 
     def _forward(self, model: Any, executor: Executor, ids: Tensor, positions: Tensor, this_pass: Pass) -> Tensor:
-        logits: Tensor = model(
-            input_ids=ids,
-            position_ids=positions,
-            use_cache=True,
-            **{self._cache_keyword: executor.cache, self._keyword: this_pass},
-        ).logits
+        with this_pass.running() as keyword:
+            logits: Tensor = model(
+                input_ids=ids,
+                position_ids=positions,
+                use_cache=True,
+                **{self._cache_keyword: executor.cache, **keyword},
+            ).logits
         return logits[0]
 
     def _look(self) -> None:

@@ -68,11 +68,11 @@ class _States:
         self._last: dict[int, Tensor] = {}
         self._rows = KeptRows(executor)  # the states that a pass reads
         if heads.prefix is not None:  # a layer of transformers
-            from talon_core.hf.attention import ATTENTION_NAME, PASS_KEYWORD
+            from talon_core.hf.attention import ATTENTION_NAME
             from talon_core.hf.model import set_implementation
 
             set_implementation(heads.prefix, ATTENTION_NAME)
-            self._keyword, self._cache_keyword = PASS_KEYWORD, cache_keyword(heads.prefix)
+            self._cache_keyword = cache_keyword(heads.prefix)
 
     def open(self, slot: int, room: int) -> None:
         self._cache.open(slot, room)
@@ -160,8 +160,9 @@ class _States:
 
     def _through(self, states: Tensor, positions: Tensor, this_pass: Pass) -> Tensor:
         """Run the prefix layer; states have shape `(batch, length, hidden)`, and so has what it makes of them."""
-        options: dict[str, Any] = {self._cache_keyword: self._cache, self._keyword: this_pass}
-        return self._heads.encode(states, position_ids=positions, use_cache=True, **options)
+        with this_pass.running() as keyword:
+            options: dict[str, Any] = {self._cache_keyword: self._cache, **keyword}
+            return self._heads.encode(states, position_ids=positions, use_cache=True, **options)
 
 
 def _chain(count: int) -> TokenTree:
