@@ -13,6 +13,10 @@ Every step is a command of `talon`; a step that is done is in the work folder, a
 there. `--until` ends behind a step: what is recorded is the same beside other work, and the other steps look at the
 clock.
 
+`--corpus` names files of text: the drafter `datastore` retrieves from an index of them, which is made once in the work
+folder. `--also` names methods that are decoded with besides the best ones: by default `lookahead` with its window,
+which no trace can hold.
+
 `--page` writes the tables into a page, between its lines `<!-- tables -->` and `<!-- end -->`.
 """
 
@@ -57,6 +61,9 @@ POLICIES = {
 """Options besides, or in the place of, the default ones, where those are a paper's for a GPU; the first of `talon` was
 tuned for a CPU (docs/tuning.md)."""
 
+BY_THE_CLOCK_ALONE = ("lookahead",)
+"""Methods whose drafts are made in the target's own passes, so that no trace has them."""
+
 PLAIN = "none"
 STEPS = ("record", "measure", "replay", "decode")
 
@@ -80,6 +87,8 @@ def main() -> None:
     parser.add_argument("--best", type=int, default=20, help="how many are decoded with at each temperature")
     parser.add_argument("--drafters", nargs="*", default=DRAFTERS, metavar="SPEC")
     parser.add_argument("--laws-drafters", nargs="*", metavar="SPEC", help="likewise for those rules; by default all")
+    parser.add_argument("--corpus", nargs="*", type=Path, default=(), metavar="FILE", help="tries datastore on these")
+    parser.add_argument("--also", nargs="*", default=BY_THE_CLOCK_ALONE, metavar="METHOD", help="by the clock alone")
     parser.add_argument("--temperatures", nargs="*", type=float, default=(0.0, 1.0), metavar="T")
     parser.add_argument("--work", type=Path, default=None, help="keep traces and results here, and go on from them")
     parser.add_argument("--until", choices=STEPS, default=STEPS[-1], help="the last step; with --work")
@@ -124,6 +133,9 @@ def _check(options: argparse.Namespace) -> None:
         fault = fault_of_temperature(temperature)
         if fault is not None:
             raise ValueError(f"--temperatures has {temperature:g}; {fault}")
+    for file in options.corpus:
+        if not file.exists():
+            raise ValueError(f"--corpus has '{file}', which is not there; name files of text, or folders of them")
     if options.work is not None:
         check_folder(options.work, "--work")
     if options.out is not None:
@@ -135,6 +147,8 @@ def _check(options: argparse.Namespace) -> None:
 
 def _boards(options: argparse.Namespace, last: int) -> dict[str, Any]:
     """What came out at each temperature; nothing if the last step is an earlier one."""
+    if options.corpus:
+        options.drafters = [*options.drafters, _datastore(options)]
     for temperature in options.temperatures:
         for drafter, laws in _traces(options, temperature):
             _record(options, drafter, temperature, laws)
@@ -148,6 +162,14 @@ def _boards(options: argparse.Namespace, last: int) -> dict[str, Any]:
     if last < STEPS.index("decode"):
         return {}
     return {f"{at:g}": {"replayed": rows, **_decoded(options, at, rows)} for at, rows in replayed.items()}
+
+
+def _datastore(options: argparse.Namespace) -> str:
+    """The drafter that retrieves from the corpus; its index is made if it is not there."""
+    folder: Path = options.work / "datastore"
+    if not folder.exists():
+        _talon("datastore", "build", *map(str, options.corpus), "--model", options.model, "--out", str(folder))
+    return f"datastore:path={folder}"
 
 
 def _traces(options: argparse.Namespace, temperature: float) -> Iterator[tuple[str, bool]]:
@@ -272,6 +294,7 @@ def _decoded(options: argparse.Namespace, temperature: float, rows: Sequence[Map
     best = [row for laws in kinds for row in [row for row in rows if row["laws"] == laws][: options.best // len(kinds)]]
     methods = [f"{row['drafter']} / {row['method'].replace('/', ' / ')}" for row in best]
     folder = options.work / f"bench-{temperature:g}"
+    methods += options.also
     texts = _texts(options, options.limit, temperature)
     _talon("bench", "run", *methods, *texts, "--warmup", "1", "--out", str(folder))
     compared = _talon("bench", "compare", str(folder), "--json")

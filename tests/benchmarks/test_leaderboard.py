@@ -126,6 +126,7 @@ def test_steps_that_would_leave_nothing_are_refused(script, monkeypatch, capsys)
         (("--laws-limit", "-1"), "--laws-limit is -1; it must be at least 1"),
         (("--drafters",), "--drafters is empty; name at least one"),
         (("--temperatures", "nan"), "--temperatures has nan; "),
+        (("--corpus", "{file}.txt"), "--corpus has '{file}.txt', which is not there"),
         (("--work", "{file}"), "--work is '{file}', which is a file; it must be a folder"),
         (("--out", "{file}/x.json"), "--out is '{file}/x.json'; it must be a file in a folder that exists"),
         (("--page", "{file}"), "'{file}' has no lines '<!-- tables -->'"),
@@ -187,7 +188,33 @@ def test_steps_are_done_once_and_the_best_are_decoded_with(script, tmp_path, mon
         return [f"ngram / {method.replace('/', ' / ')}" for method in reversed(methods)]
 
     assert decoded(greedy) == named(fixed[-4:])
+    assert "lookahead" in greedy  # which no trace can hold
     assert decoded(drawn) == [*named(fixed[-2:]), *named(draws[-2:])]
     boards = json.loads(out.read_text())["temperatures"]
     assert [len(board["replayed"]) for board in boards.values()] == [len(fixed) - 1, len(fixed) + len(draws) - 2]
     assert boards["0"]["replayed"][0]["sets"] == {"a": [1.5, 0.5]}
+
+
+def test_an_index_of_the_corpus_is_made_once_and_its_drafter_is_tried(script, tmp_path, monkeypatch):
+    called = []
+
+    def talon(*arguments, **_):
+        called.append(arguments)
+        if arguments[:2] == ("datastore", "build"):
+            Path(arguments[arguments.index("--out") + 1]).mkdir()
+        return {}
+
+    monkeypatch.setattr(script, "_talon", talon)
+    corpus, work = tmp_path / "corpus.txt", tmp_path / "work"
+    corpus.write_text("words")
+    command = ["leaderboard.py", "--prompts", "sets", "--work", str(work), "--drafters", "ngram", "--until", "record"]
+    monkeypatch.setattr(sys, "argv", [*command, "--temperatures", "0", "--corpus", str(corpus)])
+    for _ in range(2):
+        script.main()
+    assert [arguments[:3] for arguments in called if arguments[0] == "datastore"] == [
+        ("datastore", "build", str(corpus))
+    ]
+    recorded = [
+        arguments[arguments.index("--drafter") + 1] for arguments in called if arguments[:2] == ("trace", "record")
+    ]
+    assert recorded == ["ngram", f"datastore:path={work / 'datastore'}"]
