@@ -83,6 +83,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=Path, required=True, help="a folder of prompt sets")
     parser.add_argument("--limit", type=int, default=4, help="prompts of each set")
     parser.add_argument("--laws-limit", type=int, default=1, help="prompts of each set for rules that look at laws")
+    parser.add_argument("--clock-limit", type=int, help="prompts of each set that are decoded; by default --limit")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--best", type=int, default=20, help="how many are decoded with at each temperature")
     parser.add_argument("--drafters", nargs="*", default=DRAFTERS, metavar="SPEC")
@@ -95,6 +96,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=None, help="write the figures to this JSON file")
     parser.add_argument("--page", type=Path, default=None, help="write the tables into this page")
     options = parser.parse_args()
+    if options.clock_limit is None:
+        options.clock_limit = options.limit
     if options.until != STEPS[-1] and options.work is None:
         parser.error(f"--until is '{options.until}' and --work is not given; nothing would be left of the steps")
     try:
@@ -123,7 +126,7 @@ def _check(options: argparse.Namespace) -> None:
         ValueError: if a number is too small, nothing is named to be tried, or a file or folder cannot be written.
         OSError: if the page cannot be read.
     """
-    for option in ("limit", "laws_limit", "max_new_tokens", "best"):
+    for option in ("limit", "laws_limit", "clock_limit", "max_new_tokens", "best"):
         if getattr(options, option) < 1:
             raise ValueError(f"--{option.replace('_', '-')} is {getattr(options, option)}; it must be at least 1")
     for option in ("drafters", "temperatures"):
@@ -295,7 +298,7 @@ def _decoded(options: argparse.Namespace, temperature: float, rows: Sequence[Map
     methods = [f"{row['drafter']} / {row['method'].replace('/', ' / ')}" for row in best]
     folder = options.work / f"bench-{temperature:g}"
     methods += options.also
-    texts = _texts(options, options.limit, temperature)
+    texts = _texts(options, options.clock_limit, temperature)
     _talon("bench", "run", *methods, *texts, "--warmup", "1", "--out", str(folder))
     compared = _talon("bench", "compare", str(folder), "--json")
     return {"compared": compared["all"], "environment": compared.get("environment")}

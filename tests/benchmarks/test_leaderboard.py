@@ -124,6 +124,7 @@ def test_steps_that_would_leave_nothing_are_refused(script, monkeypatch, capsys)
     [
         (("--best", "0"), "--best is 0; it must be at least 1"),
         (("--laws-limit", "-1"), "--laws-limit is -1; it must be at least 1"),
+        (("--clock-limit", "0"), "--clock-limit is 0; it must be at least 1"),
         (("--drafters",), "--drafters is empty; name at least one"),
         (("--temperatures", "nan"), "--temperatures has nan; "),
         (("--corpus", "{file}.txt"), "--corpus has '{file}.txt', which is not there"),
@@ -176,8 +177,10 @@ def test_steps_are_done_once_and_the_best_are_decoded_with(script, tmp_path, mon
         script.main()
         assert {arguments[1] for arguments in called} == {first}  # steps before it are not done again
     called.clear()
-    monkeypatch.setattr(sys, "argv", [*command, "--out", str(out)])
+    monkeypatch.setattr(sys, "argv", [*command, "--out", str(out), "--limit", "2", "--clock-limit", "3"])
     script.main()
+    limits = {one[:2]: one[one.index("--limit") + 1] for one in called if "--limit" in one}
+    assert limits["bench", "run"] == "3"
     (greedy, drawn) = (arguments for arguments in called if arguments[:2] == ("bench", "run"))
     fixed, draws = (script.methods_of(load_registry(), laws, reads_texts=True) for laws in (False, True))
 
