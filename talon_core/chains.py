@@ -1,10 +1,10 @@
 """What a policy can say of rounds to come: that their draft trees are chains, of likely tokens or of drawn ones."""
 
 from math import inf, isnan
+from numbers import Real
 from typing import Any
 
 import attrs
-import numpy as np
 from attrs.validators import instance_of, optional
 
 from talon_core.errors import is_whole, written
@@ -38,7 +38,7 @@ def _check_prices(_: Any, field: Any, value: Any) -> None:
 
 def _number(given: Any) -> Any:
     """As a float; what is none is told of by `_check_number`."""
-    return float(given) if isinstance(given, int | float | np.floating) and not isinstance(given, bool) else given
+    return float(given) if isinstance(given, Real) and not isinstance(given, bool) else given
 
 
 def _check_number(_: Any, field: Any, value: Any) -> None:

@@ -73,6 +73,11 @@ class DrawnTests:
         return max(upto)
 
 
+def numbers_of_chain(tokens: int) -> int:
+    """How many numbers tests and draws take at most along a chain of drawn tokens, as `DrawnTests.most_numbers`."""
+    return 2 * tokens + 1
+
+
 @attrs.frozen(eq=False)
 class NodeDraws:
     """How the token after each node of a tree is taken, of all nodes at once.

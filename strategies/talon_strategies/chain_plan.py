@@ -21,7 +21,7 @@ ROUNDS = 16
 WIDTH_OF_CHAINS = 4
 """Candidates that are asked for: those that `Following` remembers, and one. Passes are recorded by it."""
 
-DEEPEST = 5
+DEEPEST = 6
 """Tokens of a chain, at most: with more of them little is left of the likelihood of the whole path."""
 
 UNSEEN = 16
@@ -198,15 +198,20 @@ def planned_draws(drawing: Drawing, prices: ChainPrices, most: int, width: int) 
     return Chains(ROUNDS, width, joins, goes_on, prices.account(depth), drawing.chained)
 
 
-def gain_of_branches(following: Following, price: float) -> float:
-    """What further candidates after the root bring above what they cost, in tokens.
+def gain_of_branches(following: Following, price: float, depth: int) -> float:
+    """What further candidates after the root of a chain and its nodes bring above what they cost, in tokens.
+
+    As much after each node as after the root, where it is reached: as often as the best token is accepted there.
 
     Args:
         following: what followed nodes of the text.
-        price: of verifying another node, in tokens.
+        price: of verifying another node than those of the chain, in tokens.
+        depth: tokens of the chain.
     """
     _, sure = following.seen  # a root is
-    return float(np.maximum(sure.prob[:, 1:] - price, 0.0).sum()) / len(sure.prob)
+    gain = float(np.maximum(sure.prob[:, 1:] - price, 0.0).sum()) / len(sure.prob)
+    best = float(sure.prob[:, 0].mean())
+    return gain * sum(best**above for above in range(depth))
 
 
 def least_reach(following: Following, price: float, layer: float) -> float:

@@ -193,7 +193,7 @@ class TalonCost(CostAware, ForestLearner):
 
     @property
     def most_priced(self) -> int:
-        return min(1 + DEEPEST, self.budget) if self.learnt.chained else self.budget
+        return min(2 + DEEPEST, self.budget) if self.learnt.chained else self.budget
 
     def width(self, tree: TokenTree) -> int:
         return self.breadth if len(tree) > 1 else self.first_width()
@@ -234,41 +234,48 @@ class TalonCost(CostAware, ForestLearner):
         """Decide on the chains of this round and those behind it, or on trees; prices stand as long as these do."""
         learnt, known = self.learnt, self.known
         learnt.rate = self.rate(1.0 / known.plain)
-        learnt.branching = self.rounds_with_branches()
-        if learnt.branching:
-            self.price_as_chains(False)
-            self.renew_for_round()
-            learnt.width = self.looked_at()
-            learnt.wanted = self.paid_for(self.breadth)
-            if not learnt.wanted:
-                learnt.branching = 0
-            learnt.others.branched += learnt.branching == 1
-            return
         learnt.spare = known.plain * learnt.credit - learnt.catching_up
         even = known.plain * (1.0 + SHARE)
         prices = ChainPrices(known.verifying, learnt.asked, learnt.rate, learnt.spare, even)
-        learnt.chains = self.planned_chains(prices, min(self.depth, self.budget - 1))
-        known.stands = max(known.stands, learnt.chains.rounds)
+        chains = self.planned_chains(prices, min(self.depth, self.budget - 1))
+        learnt.branching = self.rounds_with_branches(chains.depth)
+        if not learnt.branching:
+            learnt.chains = chains
+            known.stands = max(known.stands, chains.rounds)
+            return
+        self.price_as_chains(False)
+        self.renew_for_round()
+        learnt.width = self.looked_at()
+        learnt.wanted = self.paid_for(self.breadth)
+        if not learnt.wanted:
+            learnt.branching = 0
+        learnt.others.branched += learnt.branching == 1
 
     def planned_chains(self, prices: ChainPrices, most: int) -> Chains:
         """The chains of this round and those behind it; see `planned`."""
         return planned(self.learnt.calibration.line, self.learnt.following, prices, most, self.breadth)
 
-    def rounds_with_branches(self) -> int:
+    def rounds_with_branches(self, depth: int) -> int:
         """In how many rounds trees are to have branches: where these bring more than such a round takes longer.
 
-        Both of a round with one layer: with each further one there is more of both.
+        Both are those of a round with as many layers as the chain has tokens. A branch costs what a node behind these
+        does.
+
+        Args:
+            depth: tokens of the chain that would be drafted in their place.
         """
         known, learnt = self.known, self.learnt
         costs, verifying = known.costs, known.verifying
-        ahead, beside = costs.chain(1), costs.besides(True)
+        ahead, beside = costs.chain(depth), costs.besides(True)
         if ahead is None or len(verifying) < 3:
             return 0
-        gain = gain_of_branches(learnt.following, learnt.rate * (verifying.item(2) - verifying.item(1)))
+        last = min(depth + 1, len(verifying) - 1)
+        price = learnt.rate * (verifying.item(last) - verifying.item(last - 1))
+        gain = gain_of_branches(learnt.following, price, depth)
         if not costs.fixed and (beside is None or learnt.others.branched < FEW):
             return int(gain > SHARE)  # so that it becomes known what such a round takes
         layer = (costs.draft(1, self.breadth) or 0.0) + (costs.beside_layer() or 0.0)
-        return ROUNDS if gain > learnt.rate * ((beside or 0.0) + layer - ahead) else 0
+        return ROUNDS if gain > learnt.rate * ((beside or 0.0) + depth * layer - ahead) else 0
 
     def leave_chains(self) -> None:
         """Trees are none from now on."""

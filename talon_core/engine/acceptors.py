@@ -12,7 +12,7 @@ from talon_core.errors import naming, written
 from talon_core.request import Request
 from talon_core.rule import AcceptanceRule, Accepted, DrawnOrder
 from talon_core.sampling import Processor
-from talon_core.target import DrawnTests, NodeDraws, Target
+from talon_core.target import DrawnTests, NodeDraws, Target, numbers_of_chain
 from talon_core.tree import FloatArray, TokenTree
 
 NOT_WALKED = "the target left the tree to the rule: texts beside it end with other tokens, or a processor failed"
@@ -145,9 +145,9 @@ class DrawsAndTests(Draws):
     def offer(self, slot: int, tree: TokenTree, offered: Offered) -> None:
         if not tree.drawn:
             super().offer(slot, tree, offered)
-        elif isinstance(tree.drawn, DrawnLater):  # a chain, with a test for each token and a draw behind them at most
-            numbers, tests = told_numbers(self.choices, len(tree)), DrawnTests("in-turn", tree)
-            offered.drawn[slot] = NodeDraws(self.warpers, self.ends, numbers, tests)
+        elif isinstance(tree.drawn, DrawnLater):  # a chain
+            numbers = told_numbers(self.choices, numbers_of_chain(len(tree) - 1))
+            offered.drawn[slot] = NodeDraws(self.warpers, self.ends, numbers, DrawnTests("in-turn", tree))
 
     def used(self, accepted: Accepted) -> None:
         self.choices.used(accepted.numbers or len(accepted.path))

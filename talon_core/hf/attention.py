@@ -21,7 +21,7 @@ def _talon_attention(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """What transformers calls in each attention layer; returns `(batch, queries, heads, head_dim)` and no weights."""
-    this_pass = Pass.found(kwargs)
+    this_pass = Pass.found(kwargs, key)
     if this_pass is None:
         raise RuntimeError(
             "this model is being decoded by TALON; finish or close the running generation before calling the model "

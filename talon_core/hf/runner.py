@@ -382,7 +382,7 @@ class ModelRunner:
         # of an ordinary error nobody knows whether it is the model's
         with (
             blaming("attention backend", self.executor.attention, "attend", but=_may_be_the_models),
-            this_pass.running() as keyword,
+            this_pass.running(self.cache) as keyword,
         ):
             logits: Tensor = self.model(
                 input_ids=ids.to(self.device),

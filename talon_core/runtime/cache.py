@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
+from weakref import ReferenceType, ref
 
 import numpy as np
 import torch
@@ -50,6 +51,7 @@ class KeyValueCache(ABC):
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
         self._writes: Write = _nowhere
+        self._latest: ReferenceType[Tensor] | None = None  # the keys that `update` gave
 
     @abstractmethod
     def open(self, slot: int, room: int) -> None:
@@ -152,7 +154,13 @@ class KeyValueCache(ABC):
             `(sequences, kv_heads, end, head_dim)`.
         """
         own_keys, own_values = self.layer(layer_idx, keys, values)
-        return self._writes(own_keys, keys), self._writes(own_values, values)
+        found = self._writes(own_keys, keys), self._writes(own_values, values)
+        self._latest = ref(found[0])
+        return found
+
+    def gave(self, keys: Tensor) -> bool:
+        """Whether the latest `update` returned these keys."""
+        return self._latest is not None and self._latest() is keys
 
     @abstractmethod
     def layer(self, layer_idx: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from talon_core.runtime.executor import HostExecutor, Numbers, walking
 from talon_core.runtime.host_draws import ChainDraws
 from talon_core.runtime.inputs import pass_inputs
 from talon_core.runtime.recording import Asking, ChainPass, ChainRecord, ChainRun, RanChains, Trusted
-from talon_core.target import NOTHING_DRAWN, SECONDS_AHEAD, NodeDraws, StillWanted
+from talon_core.target import NOTHING_DRAWN, SECONDS_AHEAD, NodeDraws, StillWanted, numbers_of_chain
 from talon_core.tree import FloatArray, IntArray, TokenTree, read_only
 
 State = tuple[int, int, int]
@@ -219,7 +219,8 @@ class ChainRounds:
             return 0.0
         # each emits a token, and for each there is memory for whole laws
         rounds = max(min(in_time, self._most, chains.rounds, left - 1), 1)
-        drawn = None if draws is None else ChainDraws.of(draws, rounds * (chains.depth + 1))
+        numbers_of_one = chains.depth + 1 if chains.drawn is None else numbers_of_chain(chains.depth)
+        drawn = None if draws is None else ChainDraws.of(draws, rounds * numbers_of_one)
         if draws is not None and drawn is None:
             return 0.0
         numbers = None

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from talon_core.attention import AttentionBackend, DeviceBackend, PackedLayout, TreeLayout
+from talon_core.runtime.cache import KeyValueCache
 from talon_core.runtime.causal import MOST_BYTES, causal_attention
 
 ATTENTION_NAME = "talon"
@@ -21,7 +22,7 @@ ATTENTION_NAME = "talon"
 PASS_KEYWORD = "talon_pass"
 """The keyword of `model(...)` that carries the `Pass` to every attention layer."""
 
-_running: ContextVar[Pass | None] = ContextVar("running", default=None)
+_running: ContextVar[tuple[Pass, KeyValueCache] | None] = ContextVar("running", default=None)
 
 CHEAP = 4
 """Plain causal attention needs as many queries as keys. Queries for tokens that are cached already cost less than a
@@ -39,23 +40,35 @@ class Pass(ABC):
         self.windows: list[int | None] = []
 
     @contextmanager
-    def running(self) -> Iterator[dict[str, Pass]]:
+    def running(self, cache: KeyValueCache) -> Iterator[dict[str, Pass]]:
         """Called inside, models find this pass, also those whose layers do not hand keywords on to their attention.
+
+        Args:
+            cache: that the model is given.
 
         Yields:
             The keyword to call the model with.
         """
-        before = _running.set(self)
+        before = _running.set((self, cache))
         try:
             yield {PASS_KEYWORD: self}
         finally:
             _running.reset(before)
 
     @staticmethod
-    def found(keywords: Mapping[str, Any]) -> Pass | None:
-        """The pass that an attention layer is part of, by the keywords that reached it; None if there is none."""
+    def found(keywords: Mapping[str, Any], key: Tensor) -> Pass | None:
+        """The pass that an attention layer is part of; None if there is none.
+
+        Args:
+            keywords: those that reached the layer.
+            key: its keys. Without the keyword they are of the pass that runs if its cache gave them: a hook may call
+                the model in between.
+        """
         given: Pass | None = keywords.get(PASS_KEYWORD)
-        return given if given is not None else _running.get()
+        if given is not None:
+            return given
+        running = _running.get()
+        return running[0] if running is not None and running[1].gave(key) else None
 
     def attend(
         self,

@@ -21,6 +21,7 @@ which no trace can hold.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import subprocess
@@ -36,6 +37,7 @@ from rich.console import Console
 
 from talon_core.basics.numerals import fault_of_temperature
 from talon_core.basics.paths import check_file, check_folder, write_whole
+from talon_core.bench.methods import parse_methods
 from talon_core.defaults import DEFAULT_MODEL, EXACT_RULE
 from talon_core.plugins.parts import built
 from talon_core.plugins.registry import Registry, load_registry
@@ -136,6 +138,10 @@ def _check(options: argparse.Namespace) -> None:
         fault = fault_of_temperature(temperature)
         if fault is not None:
             raise ValueError(f"--temperatures has {temperature:g}; {fault}")
+    for spec in options.also:
+        parse_methods([spec])
+    if options.corpus and "," in str(options.work):
+        raise ValueError(f"--work is '{options.work}'; with --corpus it must have no comma, which ends an option")
     for file in options.corpus:
         if not file.exists():
             raise ValueError(f"--corpus has '{file}', which is not there; name files of text, or folders of them")
@@ -168,11 +174,18 @@ def _boards(options: argparse.Namespace, last: int) -> dict[str, Any]:
 
 
 def _datastore(options: argparse.Namespace) -> str:
-    """The drafter that retrieves from the corpus; its index is made if it is not there."""
-    folder: Path = options.work / "datastore"
+    """The drafter that retrieves from the corpus; its index is made if none of these files is there."""
+    files = sorted(one for given in options.corpus for one in (given.rglob("*") if given.is_dir() else [given]))
+    seen = [(str(one.resolve()), one.stat().st_size, one.stat().st_mtime_ns) for one in files]
+    folder: Path = options.work / f"datastore-{_digest(options.model, seen)}"
     if not folder.exists():
         _talon("datastore", "build", *map(str, options.corpus), "--model", options.model, "--out", str(folder))
     return f"datastore:path={folder}"
+
+
+def _digest(*of: object) -> str:
+    """A short name for what a folder was made of."""
+    return hashlib.sha256(repr(of).encode()).hexdigest()[:8]
 
 
 def _traces(options: argparse.Namespace, temperature: float) -> Iterator[tuple[str, bool]]:
@@ -294,11 +307,13 @@ def _short(figure: float | None) -> float | None:
 def _decoded(options: argparse.Namespace, temperature: float, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What the clock says of the best: of those that draw and of the others, as many of each."""
     kinds = (False, True) if temperature else (False,)
-    best = [row for laws in kinds for row in [row for row in rows if row["laws"] == laws][: options.best // len(kinds)]]
+    each = -(-options.best // len(kinds))
+    best = [row for laws in kinds for row in [row for row in rows if row["laws"] == laws][:each]]
     methods = [f"{row['drafter']} / {row['method'].replace('/', ' / ')}" for row in best]
-    folder = options.work / f"bench-{temperature:g}"
-    methods += options.also
+    there = [method.resolved for method in parse_methods(methods)]
+    methods += [spec for spec in options.also if parse_methods([spec])[-1].resolved not in there]
     texts = _texts(options, options.clock_limit, temperature)
+    folder = options.work / f"bench-{temperature:g}-{_digest(methods, texts)}"
     _talon("bench", "run", *methods, *texts, "--warmup", "1", "--out", str(folder))
     compared = _talon("bench", "compare", str(folder), "--json")
     return {"compared": compared["all"], "environment": compared.get("environment")}

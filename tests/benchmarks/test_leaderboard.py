@@ -127,6 +127,9 @@ def test_steps_that_would_leave_nothing_are_refused(script, monkeypatch, capsys)
         (("--clock-limit", "0"), "--clock-limit is 0; it must be at least 1"),
         (("--drafters",), "--drafters is empty; name at least one"),
         (("--temperatures", "nan"), "--temperatures has nan; "),
+        (("--also", "lokahead"), "lokahead"),
+        (("--also", "ngram/typical"), "typical"),
+        (("--corpus", "{file}", "--work", "a,b"), "--work is 'a,b'; with --corpus it must have no comma"),
         (("--corpus", "{file}.txt"), "--corpus has '{file}.txt', which is not there"),
         (("--work", "{file}"), "--work is '{file}', which is a file; it must be a folder"),
         (("--out", "{file}/x.json"), "--out is '{file}/x.json'; it must be a file in a folder that exists"),
@@ -214,10 +217,23 @@ def test_an_index_of_the_corpus_is_made_once_and_its_drafter_is_tried(script, tm
     monkeypatch.setattr(sys, "argv", [*command, "--temperatures", "0", "--corpus", str(corpus)])
     for _ in range(2):
         script.main()
-    assert [arguments[:3] for arguments in called if arguments[0] == "datastore"] == [
-        ("datastore", "build", str(corpus))
-    ]
-    recorded = [
-        arguments[arguments.index("--drafter") + 1] for arguments in called if arguments[:2] == ("trace", "record")
-    ]
-    assert recorded == ["ngram", f"datastore:path={work / 'datastore'}"]
+    corpus.write_text("other words")
+    script.main()
+    built = [one for one in called if one[:2] == ("datastore", "build")]
+    folders = [one[one.index("--out") + 1] for one in built]
+    assert [one[2] for one in built] == [str(corpus)] * 2
+    assert len({*folders}) == 2  # one for each corpus
+    recorded = [one[one.index("--drafter") + 1] for one in called if one[:2] == ("trace", "record")]
+    assert recorded == ["ngram", *(f"datastore:path={folder}" for folder in folders)]
+
+
+def test_what_is_among_the_best_is_decoded_with_once(script, tmp_path, monkeypatch):
+    called = []
+    monkeypatch.setattr(script, "_talon", lambda *arguments, **_: called.append(arguments) or {"all": {}})
+    arguments = ["--prompts", "sets", "--work", str(tmp_path), "--also", "ngram", "lookahead", "--best", "1"]
+    monkeypatch.setattr(script, "_boards", lambda options, _: script._decoded(options, 0.0, rows) and {})
+    rows = [{"drafter": "ngram", "method": "talon-cost", "laws": False}]
+    monkeypatch.setattr(sys, "argv", ["leaderboard.py", *arguments])
+    script.main()
+    run, _ = called
+    assert run[2 : run.index("--model")] == ("ngram / talon-cost", "lookahead")

@@ -1,8 +1,10 @@
 """What a policy says of trees to come, and what is refused of it."""
 
 import math
+from fractions import Fraction
 from sys import maxsize
 
+import numpy as np
 import pytest
 
 from talon_core.chains import Account, Chains
@@ -89,4 +91,6 @@ def test_a_temperature_that_is_none_is_refused(drawn):
 
 def test_a_temperature_is_a_float():
     assert Chains(1, 1, (0.0,), (0.0,), drawn=1).drawn == 1.0
+    assert Chains(1, 1, (0.0,), (0.0,), drawn=np.int64(1)).drawn == 1.0
+    assert Chains(1, 1, (0.0,), (0.0,), drawn=Fraction(4, 5)).drawn == 0.8
     assert Chains(1, 1, (0.0,), (0.0,)).drawn is None

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from talon_core.drawn import DrawnLater
+from talon_core.target import DrawnTests, numbers_of_chain
 from talon_core.tree import chain_of
 
 LAWS = np.array([[0.1, 0.2, 0.7], [0.5, 0.25, 0.25]])
@@ -50,3 +51,7 @@ def test_a_record_needs_no_laws(tree, asked):
 def test_what_is_kept_and_copied_of_it_has_its_laws(tree):
     assert tree.copied().drawn[1].law.tolist() == LAWS[1].tolist()
     assert tree.keep([0, 1]).drawn[0].law.tolist() == LAWS[0].tolist()
+
+
+def test_as_many_numbers_are_told_as_tests_and_draws_along_it_may_take(tree):
+    assert numbers_of_chain(2) == DrawnTests("in-turn", tree).most_numbers == 5

@@ -272,6 +272,26 @@ def test_a_model_whose_attention_cannot_be_replaced_is_refused(make: Callable[[]
         decoder_for_model(make(), None, Parts())
 
 
+@pytest.mark.parametrize("architecture", ["llama", "stablelm"])
+def test_a_model_that_is_called_within_its_own_pass_does_not_take_part_in_it(architecture: str) -> None:
+    """Layers that get no keyword look for the pass that runs; here another one does, of one token behind nothing."""
+    model = tiny_model(architecture)
+    decoder = decoder_for_model(model, None, Parts("ngram", "chain:length=2"))
+    expected = decoder.generate(PROMPT.tolist(), max_new_tokens=8).token_ids
+    called = []
+
+    def look(*_: Any) -> None:
+        if not called:
+            called.append(True)
+            model(torch.tensor([[1]]))
+
+    hook = model.lm_head.register_forward_hook(look)
+    with pytest.raises(RuntimeError, match="this model is being decoded by TALON"):
+        decoder.generate(PROMPT.tolist(), max_new_tokens=8)
+    hook.remove()
+    assert decoder.generate(PROMPT.tolist(), max_new_tokens=8).token_ids == expected
+
+
 def test_an_encoder_decoder_is_refused() -> None:
     config = transformers.T5Config(vocab_size=97, d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
     with pytest.raises(ValueError, match="encoder-decoder"):

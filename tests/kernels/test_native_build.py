@@ -384,4 +384,4 @@ def test_going_without_is_warned_of_once_with_the_reason(monkeypatch, caplog):
         assert loader.outcome() == loader.outcome() == "TALON_NATIVE=0 switches the native kernels off"
     (record,) = caplog.records
     assert record.name == "talon_core.kernels"
-    assert record.getMessage().endswith("about half as fast: TALON_NATIVE=0 switches the native kernels off")
+    assert record.getMessage().endswith("several times slower: TALON_NATIVE=0 switches the native kernels off")

@@ -24,6 +24,7 @@ from talon_strategies.chain_plan import (
     WIDTH_OF_CHAINS,
     ChainNote,
     ChainPrices,
+    gain_of_branches,
     learn_chains,
     least_reach,
     left_of,
@@ -31,7 +32,7 @@ from talon_strategies.chain_plan import (
     planned_draws,
 )
 from talon_strategies.draws_learnt import Drawing
-from talon_strategies.following import Following, FollowingOfEach, best_of
+from talon_strategies.following import FIRST, Following, FollowingOfEach, best_of
 from talon_tests.prices import Prices
 
 LINE = np.array(START)
@@ -338,6 +339,27 @@ def test_a_policy_that_is_not_asked_for_chains_draws_trees():
     policy = served(KnowsChains(node=0.01, layer=0.02))
     tree = drafted(policy, [[0.34, 0.33, 0.33]] * 3).tree
     assert tree.parents.tolist().count(0) > 1
+
+
+def test_branches_bring_less_after_each_further_node_of_a_chain():
+    sure = FIRST[1]
+    first, second, third = (gain_of_branches(Following(), 0.02, depth) for depth in (1, 2, 3))
+    assert first == pytest.approx(sure[1] + sure[2] - 2 * 0.02)
+    assert second == pytest.approx(first * (1 + sure[0]))
+    assert third == pytest.approx(first * (1 + sure[0] + sure[0] ** 2))
+    assert gain_of_branches(Following(), 0.2, 3) == 0.0
+
+
+@pytest.mark.parametrize(("behind", "branches"), [(0.001, True), (0.3, False)])
+def test_branches_cost_what_nodes_behind_those_of_the_chain_do(behind, branches):
+    """Where the first nodes are free, and those behind them are not, a chain takes the free ones."""
+
+    class Stepped(KnowsChains):
+        def verify(self, nodes, context, batch=1):
+            return 1.0 + behind * max(nodes - 1 - DEEPEST, 0)
+
+    policy = served(Stepped(node=0.0, layer=0.02))
+    assert (policy.chains() is None) is branches
 
 
 @pytest.mark.parametrize("beside", [0.5, 0.0], ids=["chains", "branches"])

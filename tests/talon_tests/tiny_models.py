@@ -75,6 +75,8 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "granite": ("GraniteConfig", {}),
     "smollm3": ("SmolLM3Config", {}),
     "deepseek-v3": ("DeepseekV3Config", DEEPSEEK),
+    "stablelm": ("StableLmConfig", {"partial_rotary_factor": 0.5}),
+    "nemotron": ("NemotronConfig", {}),
 }
 
 

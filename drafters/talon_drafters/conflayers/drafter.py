@@ -142,7 +142,7 @@ class ConfLayersDrafter(Drafter):
         return self._forward(model, self.executor, view.ids[None], view.positions[None], view.attention)
 
     def _forward(self, model: Any, executor: Executor, ids: Tensor, positions: Tensor, this_pass: Pass) -> Tensor:
-        with this_pass.running() as keyword:
+        with this_pass.running(executor.cache) as keyword:
             logits: Tensor = model(
                 input_ids=ids,
                 position_ids=positions,

@@ -160,7 +160,7 @@ class _States:
 
     def _through(self, states: Tensor, positions: Tensor, this_pass: Pass) -> Tensor:
         """Run the prefix layer; states have shape `(batch, length, hidden)`, and so has what it makes of them."""
-        with this_pass.running() as keyword:
+        with this_pass.running(self._cache) as keyword:
             options: dict[str, Any] = {self._cache_keyword: self._cache, **keyword}
             return self._heads.encode(states, position_ids=positions, use_cache=True, **options)
 

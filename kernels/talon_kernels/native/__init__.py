@@ -155,7 +155,9 @@ class _Loader:
         try:
             library = build_library(Library)
         except BuildError as error:
-            _log.warning("the native kernels are not used, which makes decoding on a CPU about half as fast: %s", error)
+            _log.warning(
+                "the native kernels are not used, which makes decoding on a CPU several times slower: %s", error
+            )
             return str(error)
         from talon_kernels.native.tuning import apply_plans
 
