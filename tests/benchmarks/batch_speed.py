@@ -3,7 +3,7 @@
     python tests/benchmarks/batch_speed.py [--prompts PATH] [--drafter eagle3] [--slots 8] [--out FILE] [WAY ...]
 
 Thirty-two prompts, whose answers may have 8, 16, ..., 256 tokens in a shuffled order, are decoded in turn, so many at a
-time, in these ways: `fixed`, in fixed batches, of which the next begins when all texts of the one before are over;
+time, in these ways, in another order each time: `fixed`, in fixed batches, of which the next begins when all texts of the one before are over;
 `slots`, which the next prompt takes as soon as a text is over; `best-rate`, in slots with only the nodes that are
 worth their time; `shared` and `equal`, in slots with four nodes a sequence, which go to the likeliest of all, or to
 each alike; and `plain` decoding in slots. Prints the tokens a second of each way, in medians over repetitions, and the
@@ -13,6 +13,7 @@ alone, which is fair with one thread (`OMP_NUM_THREADS=1`).
 
 import argparse
 import json
+import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -125,7 +126,10 @@ def _timed(
     nodes: dict[str, float] = {}
     texts = set()
     for repetition in track(range(-1, repetitions), "decoding", console=Console(stderr=True), transient=True):
-        for name, way in ways.items():
+        names = [*ways]
+        random.Random(repetition).shuffle(names)  # what else the machine does comes and goes
+        for name in names:
+            way = ways[name]
             started = clock()
             results = way()
             seconds = clock() - started
