@@ -1,14 +1,14 @@
 """What slots bring over fixed batches, where answers are of all lengths.
 
-    python tests/benchmarks/batch_speed.py [--prompts PATH] [--drafter eagle3] [--slots 8] [--out FILE] [WAY ...]
+    python tests/benchmarks/batch_speed.py [--prompts PATH] [--policy talon:budget=8] [--slots 8] [--out FILE] [WAY ...]
 
 Thirty-two prompts, whose answers may have 8, 16, ..., 256 tokens in a shuffled order, are decoded in turn, so many at a
-time, in these ways, in another order each time: `fixed`, in fixed batches, of which the next begins when all texts of the one before are over;
-`slots`, which the next prompt takes as soon as a text is over; `best-rate`, in slots with only the nodes that are
-worth their time; `shared` and `equal`, in slots with four nodes a sequence, which go to the likeliest of all, or to
-each alike; and `plain` decoding in slots. Prints the tokens a second of each way, in medians over repetitions, and the
-ratio to the first. On a machine that does other work besides, `--processor-time` counts the seconds of this process
-alone, which is fair with one thread (`OMP_NUM_THREADS=1`).
+time, in these ways, in another order each time: `fixed`, in fixed batches, of which the next begins when all texts of
+the one before are over; `slots`, which the next prompt takes as soon as a text is over; `best-rate`, in slots with only
+the nodes that are worth their time; `shared` and `equal`, in slots with four nodes a sequence, which go to the
+likeliest of all, or to each alike; and `plain` decoding in slots. Prints the tokens a second of each way, in medians
+over repetitions, and the ratio to the first that was named. On a machine that does other work besides,
+`--processor-time` counts the seconds of this process alone, which is fair with one thread (`OMP_NUM_THREADS=1`).
 """
 
 import argparse
@@ -30,7 +30,7 @@ from talon_core.bench.environment import describe_environment, describe_session
 from talon_core.bench.prompts import read_sets
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
-from talon_core.defaults import AUTO, DEFAULT_MODEL, NONE
+from talon_core.defaults import AUTO, DEFAULT_MODEL, DEFAULT_POLICY, NONE
 from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts
 
@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("ways", nargs="*", metavar="WAY", help="; ".join(WAYS))
     parser.add_argument("--model", default=DEFAULT_MODEL)
     parser.add_argument("--drafter", default=AUTO)
+    parser.add_argument("--policy", default=DEFAULT_POLICY, help="draws the trees; the default one may draft nothing")
     parser.add_argument("--prompts", type=Path, default=Path(__file__).parent.parent / "prompts.jsonl")
     parser.add_argument("--slots", type=int, default=SLOTS, help="sequences at a time")
     parser.add_argument("--repetitions", type=int, default=3)
@@ -60,7 +61,10 @@ def main() -> None:
     if options.longest < SEQUENCES:
         parser.error(f"--longest is {options.longest}; it must be at least {SEQUENCES}, one token for each sequence")
     model, tokenizer = load_model(options.model)
-    drafting = decoder_for_model(model, tokenizer, Parts(options.drafter))
+    try:
+        drafting = decoder_for_model(model, tokenizer, Parts(options.drafter, options.policy))
+    except (ValueError, LookupError) as error:
+        parser.error(str(error))
     plain = decoder_for_model(model, tokenizer, Parts(policy=NONE))
     clock = time.process_time if options.processor_time else time.perf_counter
     drafting.engine.now = plain.engine.now = clock
@@ -71,6 +75,7 @@ def main() -> None:
     figures = {
         "manifest": {
             "model": options.model,
+            "policy": options.policy,
             "slots": options.slots,
             "longest": options.longest,
             "clock": clock.__name__,
