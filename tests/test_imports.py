@@ -47,9 +47,9 @@ IMPORTED_BESIDES = {
     "talon_strategies.schedules.cached": {"plugins"},
     "talon_strategies.taps": {"plugins"},
 }
-"""What single modules import besides: a draft model, the target's own layers and the prefix layer of Hydra are of
-transformers; a drafter of several drafters finds them by name, and checks what they answer; policies of other policies
-and a schedule with a drafter of its own find them by name, and what is predicted with is fitted on traces."""
+"""What single modules import besides: a draft model and the prefix layer of Hydra are of transformers; a drafter of
+several drafters finds them by name, and checks what they answer; policies of other policies and a schedule with a
+drafter of its own find them by name, and what is predicted with is fitted on traces."""
 IMPORTED_ABOVE = {
     "talon_core": {"decoding", "engine", "hf"},
     "talon_core.attention": {"runtime"},

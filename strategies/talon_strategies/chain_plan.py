@@ -201,7 +201,7 @@ def planned_draws(drawing: Drawing, prices: ChainPrices, most: int, width: int) 
 def gain_of_branches(following: Following, price: float, depth: int) -> float:
     """What further candidates after the root of a chain and its nodes bring above what they cost, in tokens.
 
-    As much after each node as after the root, where it is reached: as often as the best token is accepted there.
+    What follows is taken to be the same everywhere, and the chain to be accepted as often as its best tokens are.
 
     Args:
         following: what followed nodes of the text.
@@ -209,9 +209,8 @@ def gain_of_branches(following: Following, price: float, depth: int) -> float:
         depth: tokens of the chain.
     """
     _, sure = following.seen  # a root is
-    gain = float(np.maximum(sure.prob[:, 1:] - price, 0.0).sum()) / len(sure.prob)
-    best = float(sure.prob[:, 0].mean())
-    return gain * sum(best**above for above in range(depth))
+    reach = sure.prob[:, 0].mean() ** np.arange(depth)
+    return float(np.maximum(reach[:, None, None] * sure.prob[:, 1:] - price, 0.0).sum()) / len(sure.prob)
 
 
 def least_reach(following: Following, price: float, layer: float) -> float:

@@ -5,9 +5,9 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from talon_core.runtime.passes import ATTENTION_NAME, PASS_KEYWORD, Pass
+from talon_core.runtime.passes import ATTENTION_NAME, Pass
 
-__all__ = ["ATTENTION_NAME", "PASS_KEYWORD"]  # imported from here they are known to transformers
+__all__ = ["ATTENTION_NAME"]  # imported from here it is known to transformers
 
 
 def _talon_attention(
@@ -24,8 +24,8 @@ def _talon_attention(
     this_pass = Pass.found(kwargs, key)
     if this_pass is None:
         raise RuntimeError(
-            "this model is being decoded by TALON; finish or close the running generation before calling the model "
-            "yourself"
+            "this model is being decoded by TALON, or its layers hand neither keywords nor the cache's own keys on to "
+            "their attention; finish or close the running generation before calling the model yourself"
         )
     out = this_pass.attend(
         query,

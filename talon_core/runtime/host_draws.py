@@ -69,7 +69,7 @@ class ChainDraws:
     Attributes:
         warp: what is done to scores.
         numbers: of the draws behind one another, shape `(draws,)`, float64, in [0, 1). A round takes one for the root
-            and one for each accepted node; or one for each test of a drawn child, and one for the token behind them.
+            and one for each accepted node; where children were drawn, at most `numbers_of_chain`.
     """
 
     warp: Warp

@@ -3,17 +3,16 @@
     python tests/benchmarks/batch_speed.py [--prompts PATH] [--policy talon:budget=8] [--slots 8] [--out FILE] [WAY ...]
 
 Thirty-two prompts, whose answers may have 8, 16, ..., 256 tokens in a shuffled order, are decoded in turn, so many at a
-time, in these ways, in another order each time: `fixed`, in fixed batches, of which the next begins when all texts of
-the one before are over; `slots`, which the next prompt takes as soon as a text is over; `best-rate`, in slots with only
-the nodes that are worth their time; `shared` and `equal`, in slots with four nodes a sequence, which go to the
-likeliest of all, or to each alike; and `plain` decoding in slots. Prints the tokens a second of each way, in medians
-over repetitions, and the ratio to the first that was named. On a machine that does other work besides,
+time, in these ways, of which each begins a repetition in turn: `fixed`, in fixed batches, of which the next begins when
+all texts of the one before are over; `slots`, which the next prompt takes as soon as a text is over; `best-rate`, in
+slots with only the nodes that are worth their time; `shared` and `equal`, in slots with four nodes a sequence, which go
+to the likeliest of all, or to each alike; and `plain` decoding in slots. Prints the tokens a second of each way, in
+medians over repetitions, and the ratio to the first that was named. On a machine that does other work besides,
 `--processor-time` counts the seconds of this process alone, which is fair with one thread (`OMP_NUM_THREADS=1`).
 """
 
 import argparse
 import json
-import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -75,6 +74,7 @@ def main() -> None:
     figures = {
         "manifest": {
             "model": options.model,
+            "drafter": options.drafter,
             "policy": options.policy,
             "slots": options.slots,
             "longest": options.longest,
@@ -132,8 +132,8 @@ def _timed(
     texts = set()
     for repetition in track(range(-1, repetitions), "decoding", console=Console(stderr=True), transient=True):
         names = [*ways]
-        random.Random(repetition).shuffle(names)  # what else the machine does comes and goes
-        for name in names:
+        first_way = repetition % len(names)  # what else the machine does comes and goes
+        for name in names[first_way:] + names[:first_way]:
             way = ways[name]
             started = clock()
             results = way()

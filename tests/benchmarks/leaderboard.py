@@ -41,6 +41,7 @@ from talon_core.bench.methods import parse_methods
 from talon_core.defaults import DEFAULT_MODEL, EXACT_RULE
 from talon_core.plugins.parts import built
 from talon_core.plugins.registry import Registry, load_registry
+from talon_core.retrieval.corpus import find_corpus
 
 DRAFTERS = (
     *("eagle3", "hydra", "medusa", "draft-model:skip=9-20", "conflayers", "ngram", "pld", "lookahead:window=0"),
@@ -138,13 +139,12 @@ def _check(options: argparse.Namespace) -> None:
         fault = fault_of_temperature(temperature)
         if fault is not None:
             raise ValueError(f"--temperatures has {temperature:g}; {fault}")
-    for spec in options.also:
-        parse_methods([spec])
-    if options.corpus and "," in str(options.work):
-        raise ValueError(f"--work is '{options.work}'; with --corpus it must have no comma, which ends an option")
-    for file in options.corpus:
-        if not file.exists():
-            raise ValueError(f"--corpus has '{file}', which is not there; name files of text, or folders of them")
+    parse_methods(options.also)
+    ends = next((sign for sign in (",", "@", " / ") if sign in str(options.work)), None)
+    if options.corpus and ends is not None:
+        raise ValueError(f"--work is '{options.work}'; with --corpus it must have no '{ends}', which ends an option")
+    if options.corpus:
+        find_corpus(options.corpus)
     if options.work is not None:
         check_folder(options.work, "--work")
     if options.out is not None:
@@ -174,8 +174,8 @@ def _boards(options: argparse.Namespace, last: int) -> dict[str, Any]:
 
 
 def _datastore(options: argparse.Namespace) -> str:
-    """The drafter that retrieves from the corpus; its index is made if none of these files is there."""
-    files = sorted(one for given in options.corpus for one in (given.rglob("*") if given.is_dir() else [given]))
+    """The drafter that retrieves from the corpus; its index is made if there is none of these files as they are."""
+    files = find_corpus(options.corpus).files
     seen = [(str(one.resolve()), one.stat().st_size, one.stat().st_mtime_ns) for one in files]
     folder: Path = options.work / f"datastore-{_digest(options.model, seen)}"
     if not folder.exists():

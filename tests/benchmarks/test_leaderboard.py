@@ -129,8 +129,10 @@ def test_steps_that_would_leave_nothing_are_refused(script, monkeypatch, capsys)
         (("--temperatures", "nan"), "--temperatures has nan; "),
         (("--also", "lokahead"), "lokahead"),
         (("--also", "ngram/typical"), "typical"),
-        (("--corpus", "{file}", "--work", "a,b"), "--work is 'a,b'; with --corpus it must have no comma"),
-        (("--corpus", "{file}.txt"), "--corpus has '{file}.txt', which is not there"),
+        (("--also", "lookahead", "lookahead / talon-cost"), "are the same method"),
+        (("--corpus", "{file}", "--work", "a,b"), "--work is 'a,b'; with --corpus it must have no ','"),
+        (("--corpus", "{file}", "--work", "a@b"), "--work is 'a@b'; with --corpus it must have no '@'"),
+        (("--corpus", "{file}.txt"), "{file}.txt"),
         (("--work", "{file}"), "--work is '{file}', which is a file; it must be a folder"),
         (("--out", "{file}/x.json"), "--out is '{file}/x.json'; it must be a file in a folder that exists"),
         (("--page", "{file}"), "'{file}' has no lines '<!-- tables -->'"),
@@ -211,17 +213,20 @@ def test_an_index_of_the_corpus_is_made_once_and_its_drafter_is_tried(script, tm
         return {}
 
     monkeypatch.setattr(script, "_talon", talon)
-    corpus, work = tmp_path / "corpus.txt", tmp_path / "work"
+    folder, work = tmp_path / "corpus", tmp_path / "work"
+    folder.mkdir()
+    corpus = folder / "corpus.txt"
     corpus.write_text("words")
     command = ["leaderboard.py", "--prompts", "sets", "--work", str(work), "--drafters", "ngram", "--until", "record"]
-    monkeypatch.setattr(sys, "argv", [*command, "--temperatures", "0", "--corpus", str(corpus)])
-    for _ in range(2):
+    monkeypatch.setattr(sys, "argv", [*command, "--temperatures", "0", "--corpus", str(folder)])
+    for more in ("a", "b"):
         script.main()
+        (folder / f"{more}.png").touch()  # no text
     corpus.write_text("other words")
     script.main()
     built = [one for one in called if one[:2] == ("datastore", "build")]
     folders = [one[one.index("--out") + 1] for one in built]
-    assert [one[2] for one in built] == [str(corpus)] * 2
+    assert [one[2] for one in built] == [str(folder)] * 2
     assert len({*folders}) == 2  # one for each corpus
     recorded = [one[one.index("--drafter") + 1] for one in called if one[:2] == ("trace", "record")]
     assert recorded == ["ngram", *(f"datastore:path={folder}" for folder in folders)]

@@ -872,6 +872,24 @@ def test_rounds_of_drawn_children_run_ahead_are_those_that_are_run_one_by_one(
     assert rejected > 10
 
 
+def test_c_has_as_many_numbers_as_drawn_chains_may_take_and_no_tokens_that_the_target_has_not(
+    library, specs, monkeypatch
+):
+    decoder = drawing(specs["eagle3"], "sampled-chain:length=3", DRAWN["hot"], "rrs")
+    run_chains, seen = NativeRecorder.run_chains, []
+
+    def noted(self, run):
+        one_more = np.arange(run.next.recorded.made[1].shape[1]) if run.ids is None else run.ids.copy()
+        one_more[-1] = 10**6
+        seen.append((len(run.draws.numbers), run.rounds, run_chains(self, attrs.evolve(run, ids=one_more))))
+        return run_chains(self, run)
+
+    monkeypatch.setattr(NativeRecorder, "run_chains", noted)
+    decoder.generate(PROMPT, max_new_tokens=NEW, seed=3, **DRAWN["hot"])
+    assert seen
+    assert [(numbers, found) for numbers, _, found in seen] == [((2 * 3 + 1) * rounds, None) for _, rounds, _ in seen]
+
+
 @pytest.mark.parametrize("rule", ["block", "match"])
 def test_drawn_children_that_the_target_cannot_test_are_not_run_ahead(library, specs, came, rule):
     decoder = drawing(specs["eagle3"], "sampled-chain:length=2", DRAWN["cold"], rule)
