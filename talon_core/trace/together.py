@@ -484,9 +484,8 @@ def together(
     if learners is not None:
         return SideBySide(replay, method, beside(learners), texts, most)
     planners = [one for one in map(forest_planner, policies) if one is not None]
-    says_chains = (
-        replay.runs_on(method) and fixed_chaining(policies[0]) is not no_chains
-    )  # which planners are not asked for
+    # which planners are not asked for
+    says_chains = replay.runs_on(method) and fixed_chaining(policies[0]) is not no_chains
     if len(planners) == len(policies) and not says_chains:
         try:
             return Planned(replay, method, planners, texts, most)

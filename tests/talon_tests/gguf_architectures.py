@@ -17,7 +17,7 @@ from gguf.quants import quantize
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from transformers import modeling_gguf_pytorch_utils as theirs
 
-from talon_tests.tiny_gguf import add_tokenizer
+from talon_tests.tiny_gguf import add_tokenizer, write_out
 
 Shape = tuple[int, ...]
 
@@ -123,10 +123,7 @@ def write_architecture(path: Path, name: str, kind: str = "Q8_0") -> Path:
             writer.add_tensor(tensor, blocks, raw_dtype=GGMLQuantizationType[kind])
         else:
             writer.add_tensor(tensor, numbers)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
     return path
 
 

@@ -68,6 +68,14 @@ def add_tokenizer(writer: gguf.GGUFWriter) -> int:
     return len(tokens)
 
 
+def write_out(writer: gguf.GGUFWriter) -> None:
+    """Write all that the writer was given, and close its file."""
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def write_gguf(
     path: Path,
     kinds: str | Mapping[str, str],
@@ -138,8 +146,5 @@ def write_gguf(
     for name, numbers in {**written, **(more or {})}.items():
         if name not in without:
             writer.add_tensor(name, numbers.astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
     return path

@@ -113,9 +113,10 @@ def run_chains(library: Library, run: ChainRun) -> RanChains | None:
     # chosen: the tokens, or the scores that they are drawn from
     numbers, scores, next_numbers, next_scores, chosen, states = at
     (_, twice), (_, vocabulary), (_, width) = numbers.shape, scores.shape, states.shape
-    largest = vocabulary if run.ids is None else 1 + int(run.ids.max(initial=-1))
-    if run.drafts is not None and largest > chosen.shape[-1]:  # C takes what was drafted off the target's law
-        return None
+    if run.drafts is not None:  # C takes what was drafted off the target's law
+        largest = vocabulary if run.ids is None else 1 + int(run.ids.max())
+        if largest > chosen.shape[-1]:
+            return None
     if run.given.shape[1] != width or run.given.dtype != torch.float32 or twice != next_numbers.shape[1]:
         return None
     for bound, found_at in ((first, numbers), (following, next_numbers), (target, states)):
