@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from talon_core.chains import Chains
-    from talon_core.target import NodeDraws, StillWanted, Target
+    from talon_core.target import Behind, NodeDraws, StillWanted, Target
 
 
 FINAL_STATE = -1
@@ -264,6 +264,21 @@ class Drafter(ABC):
         Returns:
             The natural log-probability of the likeliest candidate, as `propose` would say with a width of 1; minus
             infinity where it would offer none. None where that cannot be told, as by default.
+        """
+        return None
+
+    def guessable(self, slot: int, least: float) -> "Behind | None":
+        """Where `likeliest` may say as much as `least`, whatever stands before.
+
+        So that it need not be asked elsewhere while passes are run ahead of their rounds.
+
+        Args:
+            slot: of a text that is open.
+            least: a natural log-probability above minus infinity.
+
+        Returns:
+            By the tokens that may come behind the root, which is the first of a pair; places at which `likeliest` would
+            say less may be among them. None where it has to be asked everywhere, as by default.
         """
         return None
 

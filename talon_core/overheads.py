@@ -12,7 +12,7 @@ from talon_core.rounds import Span
 LATEST = 32
 """Rounds that are remembered, of either kind."""
 
-ASKED = ("reading", "layer", "inquiry")
+ASKED = ("guess", "reading", "layer", "inquiry")
 """What the drafter does before the target's pass: no part of what rounds take besides."""
 
 ENOUGH = 16

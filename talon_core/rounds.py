@@ -18,13 +18,14 @@ BESIDE = ("prepare", "wait")
 what may come, and the time for which the round waited until that had ended, which is within a span of `PARTS`."""
 
 WORKS: Mapping[str, Sequence[str]] = {
-    "draft": ("reading", "layer", "inquiry", "answers", "commit"),
+    "draft": ("guess", "reading", "layer", "inquiry", "answers", "commit"),
     "policy": ("begin", "width", "grow", "finish", "end", "copy"),
     "prepare": ("reading", "layer", "look", "commit"),
 }
 """What spans of a part may be of, where the part does more than one thing.
 
-Of the drafter: what it reads before it can draft, such as a prompt; a layer of the tree; what it asks the target beside
+Of the drafter: how likely its best guess is, which may be told before it drafts (`Drafter.likeliest`); what it reads
+before it can draft, such as a prompt; a layer of the tree; what it asks the target beside
 the tree (`Inquirer`), and that the answers are read; and its `commit`. Of the policy: its `width` and `grow` for a
 layer, and its `finish`; where trees grow together, what is done before the first layer and behind the finish; and the
 copies of it that decide what is prepared. Of what is prepared: as of the drafter, and a look at what else could be

@@ -10,6 +10,7 @@ import attrs
 
 from talon_core.rule import Accepted, DrawnOrder
 from talon_core.tree import FloatArray, IntArray, TokenTree
+from talon_core.tree_arrays import ints
 
 if TYPE_CHECKING:
     from torch import Tensor, device
@@ -30,6 +31,23 @@ StillWanted = Callable[[Sequence[int]], bool]
 """Whether something more is wanted behind some new tokens of a text."""
 
 
+@attrs.frozen(eq=False)
+class Behind:
+    """Some places of a text: those behind certain tokens, and behind certain pairs of them.
+
+    Attributes:
+        tokens: shape `(tokens,)`, int64.
+        pairs: of two that follow each other, each as first * 2^32 + second, rising, shape `(pairs,)`, int64.
+    """
+
+    tokens: IntArray
+    pairs: IntArray
+
+
+NOWHERE = Behind(ints([]), ints([]))
+"""None of them."""
+
+
 @attrs.frozen
 class Further:
     """Rounds to come in which nothing is drafted, as far as is known.
@@ -39,10 +57,13 @@ class Further:
         wanted: is asked before each of them, with the tokens that the rounds before it have emitted together, that of
             the verified one the first; where it says no, neither that round is among them nor any behind it. What it
             raises is raised, and it runs no pass. Of a text that is alone; None where nobody is to be asked.
+        behind: it is asked at these places alone, as at all others it says that the round is wanted; None where it is
+            asked everywhere. A target may ask more often.
     """
 
     rounds: int
     wanted: StillWanted | None = None
+    behind: Behind | None = None
 
 
 NO_TOKEN = -1

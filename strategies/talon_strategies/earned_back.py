@@ -99,6 +99,11 @@ class EarnedBack:
         before = self.drafts
         self.drafts = LATEST * before[0] + tokens, LATEST * before[1] + passes, LATEST * before[2] + 1.0
 
+    def looked(self, passes: float) -> None:
+        """A guess was left out, and to ask for it took so long, in passes of plain decoding: a part of drafts' cost."""
+        tokens, before, rounds = self.drafts
+        self.drafts = tokens, before + passes, rounds
+
     @property
     def gain_of_drafts(self) -> float | None:
         """Tokens of rounds with a draft by what they took, in passes of plain decoding; None before enough is known."""

@@ -26,6 +26,9 @@ LIKE_OTHERS = 20.0
 ENOUGH = 3
 """Rounds with a draft before it is decided whether drafting pays."""
 
+LOOKS = 16
+"""Guesses of the drafter that are left out before it is decided whether it is asked for others."""
+
 PAUSES = (16, 64)
 """Rounds of plain decoding before drafting is tried again: at first, and from then on."""
 
@@ -56,6 +59,7 @@ class Learnt:
         emitted: what these have brought, likewise.
         passes: what these rounds took, in passes of plain decoding.
         drafted: how many there were.
+        looks: guesses that were left out since it was last decided whether drafting pays.
         pause: rounds of plain decoding that were decided on last; 0 where drafting paid.
         left: those of them that are left, or rounds until a draft may be paid.
         credit: what drafts may lose now, in passes of plain decoding.
@@ -92,6 +96,7 @@ class Learnt:
     emitted: float = 0.0
     passes: float = 0.0
     drafted: int = 0
+    looks: int = 0
     pause: int = 0
     left: int = 0
     credit: float = CREDIT[0]
@@ -172,5 +177,22 @@ class Learnt:
         self.drafted += 1
         self.others.drafted(new, passes)
         if self.drafted >= ENOUGH:
-            pays = max(self.tokens, self.emitted) >= self.passes
-            self.left = self.pause = 0 if pays else PAUSES[self.pause > 0]
+            self.decide()
+
+    def looked(self, passes: float) -> None:
+        """The drafter's best guess was left out, and to ask for it took so long: a part of what drafts cost.
+
+        Args:
+            passes: in passes of plain decoding.
+        """
+        self.passes += passes
+        self.others.looked(passes)
+        self.looks += 1
+        if self.looks >= LOOKS and not self.left:
+            self.decide()
+
+    def decide(self) -> None:
+        """Pause, where what was emitted in the latest rounds with a draft, or expected of them, has not paid."""
+        pays = max(self.tokens, self.emitted) >= self.passes
+        self.left = self.pause = 0 if pays else PAUSES[self.pause > 0]
+        self.looks = 0

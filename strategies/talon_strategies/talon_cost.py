@@ -99,7 +99,9 @@ class TalonCost(CostAware, ForestLearner):
 
     Where a drafter tells its best guess without a pass, and prices are measured as one decodes, guesses are left out
     for which a round with a draft does not pay (`TreePolicy.overlooks`): p < lambda (C_v(2) + layer - plain), but for
-    those that are likelier than 0.75, behind which others are worth a look.
+    those that are likelier than 0.75, behind which others are worth a look. What the drafter takes to tell of guesses
+    that are left out is a part of what drafts cost; behind each 16 of them it is decided whether to pause, as behind a
+    draft. It may go on for a tenth of a second (`SECONDS_AHEAD`) once the second account has nothing left.
 
     A text's first rounds with a draft are taken to be like the latest ones of others, until it has had a few itself.
 
@@ -181,6 +183,9 @@ class TalonCost(CostAware, ForestLearner):
         """As much as pays for a round with one drafted node in the place of one without; at most `CERTAIN`."""
         known, learnt = self.known, self.learnt
         if known.costs.fixed or not learnt.begun or learnt.chains is not None or self.pauses:
+            return None
+        if learnt.credit < 0.0:
+            learnt.save(-learnt.credit)
             return None
         self.renew_for_round()
         seconds = known.verifying.item(1) + self.layer(1, self.breadth) - known.plain
@@ -470,9 +475,12 @@ class TalonCost(CostAware, ForestLearner):
             self.learn(round_)
             for own, brought in learnt.layers:
                 learnt.following.learn(own, brought)
-        self.went(len(round_.tokens), nodes, expected, round_.accepted, round_.inquired)
+        looked = sum([span.seconds for span in round_.spans if span.work == "guess"])
+        self.went(len(round_.tokens), nodes, expected, round_.accepted, round_.inquired, looked)
 
-    def went(self, new: int, nodes: int, expected: float, accepted: int = 0, beside: int = 0) -> None:
+    def went(
+        self, new: int, nodes: int, expected: float, accepted: int = 0, beside: int = 0, looked: float = 0.0
+    ) -> None:
         """Take note of what a round has brought and taken.
 
         Args:
@@ -481,8 +489,9 @@ class TalonCost(CostAware, ForestLearner):
             expected: tokens of it, where a draft was made.
             accepted: drafted tokens that were, where the tree was one of the chains.
             beside: nodes that the drafter has added to the tree, which take time as its own do.
+            looked: seconds in which the drafter has told of its best guess before it drafted anything.
         """
-        passes = self.spent(new, nodes, beside)
+        passes = self.spent(new, nodes, beside, looked)
         if passes is None:
             return
         learnt = self.learnt
@@ -493,13 +502,14 @@ class TalonCost(CostAware, ForestLearner):
             learnt.went(expected, new, passes)
             learnt.width = self.looked_at()
 
-    def spent(self, new: int, nodes: int, beside: int = 0) -> float | None:
+    def spent(self, new: int, nodes: int, beside: int = 0, looked: float = 0.0) -> float | None:
         """Book a round; what it took, in passes of plain decoding, if it had a draft, or nodes that were added.
 
         Args:
             new: tokens that it has emitted.
             nodes: of the tree that was verified.
             beside: as for `went`.
+            looked: likewise.
         """
         learnt, known = self.learnt, self.known
         learnt.wanted = None
@@ -511,7 +521,9 @@ class TalonCost(CostAware, ForestLearner):
         else:
             learnt.left = max(learnt.left - 1, 0)
             seconds = known.plain + asked
-        passes = (seconds + self.added(nodes, beside)) / known.plain
+            if looked:
+                learnt.looked(looked / known.plain)
+        passes = (seconds + looked + self.added(nodes, beside)) / known.plain
         learnt.paid(new, passes + read / known.plain)
         counts = bool(known.drafting or beside)
         known.drafting = []

@@ -10,6 +10,7 @@ import numpy as np
 from talon_core.drafter import FINAL_STATE, Ahead, AheadDraws, Drafter, DrafterSpec, Proposed, RanOn, Reading
 from talon_core.engine.checked_candidates import LOGP_SLACK
 from talon_core.errors import PluginError, blaming, blaming_bugs, is_whole, naming, of_the_machine, written
+from talon_core.target import Behind
 
 if TYPE_CHECKING:
     from talon_core.target import Target
@@ -300,6 +301,28 @@ def checked_likeliest(drafter: object, given: object) -> float | None:
         f"{naming('drafter', drafter)} returned {written(given)} from likeliest; it must return a log-probability, a "
         "float of at most 0, or None"
     )
+
+
+def checked_guessable(drafter: object, given: object) -> Behind | None:
+    """Where a drafter may have a guess that is likely enough; None where it does not say.
+
+    Args:
+        drafter: whom errors name.
+        given: what it says.
+
+    Raises:
+        PluginError: if it is no `Behind`; the message names the drafter.
+    """
+    if given is None or (isinstance(given, Behind) and all(map(_is_list_of_ids, (given.tokens, given.pairs)))):
+        return given
+    raise PluginError(
+        f"{naming('drafter', drafter)} returned {written(given)} from guessable; it must return None, or a Behind "
+        "whose tokens and pairs are contiguous arrays of shape (n,), int64"
+    )
+
+
+def _is_list_of_ids(given: object) -> bool:
+    return isinstance(given, np.ndarray) and given.ndim == 1 and given.dtype == np.int64 and given.flags.c_contiguous
 
 
 def checked_proposal(drafter: object, given: object, frontiers: int) -> Proposed:

@@ -34,19 +34,20 @@ class RoundClock:
         self._ahead = seconds
 
     def goes_on(self, seconds: float) -> None:
-        """A pass that was run ahead, and took so many seconds, is asked for."""
+        """A pass that was run ahead, or what was done beside it, is asked for, and took so many seconds."""
         self._ahead = max(self._ahead - seconds, 0.0)
 
-    def verified(self, verified: Verified, start: float) -> float:
+    def verified(self, verified: Verified, start: float, between: float = 0.0) -> float:
         """The target has answered; returns the seconds of a pass, one of several where several were run.
 
         Args:
             verified: what it has answered.
             start: when it was asked, by this clock.
+            between: seconds of what was done between its passes for rounds to come; `goes_on` is told in these.
         """
         if verified.passes:
-            self._each = (self() - start) / verified.passes
-            self._ahead = (verified.passes - 1) * self._each
+            self._each = (self() - start - between) / verified.passes
+            self._ahead = (verified.passes - 1) * self._each + between
             return self._each
         seconds = self._each if verified.seconds is None else verified.seconds
         self.goes_on(seconds)

@@ -1,8 +1,10 @@
 """One sequence while it is decoded: what it holds, how it is walked, and when it is over."""
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import numpy as np
 
 from talon_core.chains import Chains
@@ -28,6 +30,19 @@ if TYPE_CHECKING:
 
     from talon_core.frontend import Frontend
     from talon_core.rule import Lossless
+
+
+@attrs.frozen
+class Guessed:
+    """What a drafter has told of its best guess before a round.
+
+    Attributes:
+        overlooked: whether it is too unlikely for anything to be drafted.
+        seconds: that it took.
+    """
+
+    overlooked: bool
+    seconds: float
 
 
 class Sequence:
@@ -57,7 +72,7 @@ class Sequence:
         rests: says in how many rounds to come its policy drafts nothing, likewise.
         overlooks: says how likely a guess has to be for its policy to draft anything, likewise.
         resting: in so many rounds to come it drafts nothing, and need not be asked.
-        overlooked: in so many rounds to come nothing is drafted, if it stays alone: no guess will be likely enough.
+        guessed: of rounds to come, if it stays alone, what its drafter has told of them before they come.
         said: says whether its policy's trees of rounds to come are chains, likewise.
         follow: tells its policy of a tree that was run ahead, likewise; None where it has to be asked for it.
         policy_choices: the randomness of its policy, which tells nothing of what its rule will draw.
@@ -96,7 +111,7 @@ class Sequence:
         self.read = 0
         self.drafted_at: int | None = None
         self.resting = 0
-        self.overlooked = 0
+        self.guessed: deque[Guessed] = deque()
         self.shared: dict[str, Any] = {}
         self._begun_at = 0.0
         self._budgets: tuple[int, int] | None = None  # of the policy, when it began

@@ -3,6 +3,7 @@
 from collections import abc
 from collections.abc import Iterable, Mapping
 from functools import partial
+from math import inf
 from operator import attrgetter
 from typing import Any
 
@@ -18,6 +19,7 @@ from talon_core.engine.ahead.preparer import NOTHING_PREPARED, DrafterPreparatio
 from talon_core.engine.checked_drafter import (
     checked_ahead,
     checked_depth,
+    checked_guessable,
     checked_likeliest,
     checked_ran_on,
     checked_rows,
@@ -30,14 +32,14 @@ from talon_core.engine.drafting import Drafted, Wanted, draft_trees
 from talon_core.engine.faults import Faults
 from talon_core.engine.inquiries import Asked, DrafterInquiries, Inquiries, answered
 from talon_core.engine.offers import Offers
-from talon_core.engine.sequence import Sequence
+from talon_core.engine.sequence import Guessed, Sequence
 from talon_core.engine.sharing import Sharing
 from talon_core.engine.spans import SlotSpans
 from talon_core.errors import blaming
 from talon_core.inquiry import Inquirer
 from talon_core.rounds import Round, Span
 from talon_core.rule import AcceptanceRule, Accepted
-from talon_core.target import Further, StillWanted, Target
+from talon_core.target import Behind, Further, Target
 from talon_core.tree import IntArray, TokenTree, chain_of, read_only
 
 
@@ -142,6 +144,7 @@ class Stages:
         self._spans = SlotSpans(sequences, clock)
         self._ahead: Ahead | None = None  # what was run ahead for this round, if its policy need not be asked
         self._verified: list[TokenTree] = []  # all that were in the pass, with what was added to them
+        self._guessing = 0.0  # seconds that the drafter took for guesses between passes that were run ahead
 
     def prepare(self, nodes: int) -> None:
         """Before somebody's first round: let the target make what rounds like those to come need once.
@@ -247,6 +250,7 @@ class Stages:
     def _drafted_ahead(self, ahead: Ahead) -> dict[int, Drafted]:
         """The tree that was run ahead, and what its layers took."""
         ((slot, one),), now = self._sequences.items(), self._clock
+        one.guessed.clear()
         spans = []
         for layer, seconds in enumerate(ahead.seconds):
             start = now()
@@ -278,11 +282,12 @@ class Stages:
             max_depth = checked_depth(parts.named, parts.drafter)
             layers = self._sharing.layers(self._sequences, self._costs) if len(self._sequences) > 1 else {}
             for slot, one in self._sequences.items():
+                guess = self._guessed(slot, one)
                 if one.resting:
                     one.resting -= 1
                     alone[slot] = _root_alone(one)
                     continue
-                if self._overlooks(slot, one):
+                if guess.overlooked if guess else self._overlooks(slot, one):
                     alone[slot] = _root_alone(one)
                     continue
                 limits = one.limits(parts.target.vocab_size, max_depth)
@@ -336,8 +341,11 @@ class Stages:
                 verified = parts.target.verify(trees, offered.greedy, **more)
                 if not (verified.prepared or verified.accepted):  # a target that has walked has waited
                     self._wait()
-                seconds = self._clock.verified(verified, start)
+                seconds = self._clock.verified(verified, start, self._guessing)
             self.was_ahead = verified.seconds is not None
+            if further is not None and further.wanted is not None:
+                for slot in left:
+                    _not_asked(self._sequences[slot], verified.passes - 1)
             nodes, context = sum(map(len, trees.values())), max(self._sequences[slot].length for slot in left)
             if not verified.prepared:
                 self._measured.verified(nodes, context, len(left), seconds)
@@ -358,25 +366,28 @@ class Stages:
             return accepted, {*verified.accepted}, answers
         return accepted, set(), answers
 
-    def _overlooking(self, slot: int, one: Sequence) -> StillWanted | None:
-        """Of a sequence that is alone, what says whether nothing will be drafted behind its root and some new tokens.
-
-        None where that is not known before policy and drafter are asked.
-        """
-        parts, root = self._parts, one.root
-        if not (parts.foretold and self._is_alone() and one.source is every_source):
+    def _level(self, one: Sequence) -> float | None:
+        """How likely the drafter's best guess has to be for anything to be drafted; None where that is not known."""
+        if not (self._parts.foretold and self._is_alone() and one.source is every_source):
             return None
-        level = one.overlooks() if one.ends_by_tokens and one.acceptor.foreseen else None
-        if level is None:
+        return one.overlooks() if one.ends_by_tokens and one.acceptor.foreseen else None
+
+    def _is_below(self, slot: int, level: float, tokens: abc.Sequence[int]) -> bool:
+        """Whether the drafter's best guess behind a root, and tokens that may follow it, is less likely than that."""
+        parts = self._parts
+        with parts.blaming("likeliest"):
+            given = parts.drafter.likeliest(slot, tokens)
+        best = checked_likeliest(parts.named, given)
+        return best is not None and best < level
+
+    def _guessable(self, slot: int, level: float) -> Behind | None:
+        """Where it need not be asked whether the drafter's best guess is less likely, as it is, in `Further.behind`."""
+        parts = self._parts
+        if level == -inf:
             return None
-
-        def overlooked(new: abc.Sequence[int]) -> bool:
-            with parts.blaming("likeliest"):
-                given = parts.drafter.likeliest(slot, [root, *new])
-            best = checked_likeliest(parts.named, given)
-            return best is not None and best < level
-
-        return overlooked
+        with parts.blaming("guessable"):
+            given = parts.drafter.guessable(slot, level)
+        return checked_guessable(parts.named, given)
 
     def _further(self, left: Mapping[int, Drafted], offered: Offered) -> Further | None:
         """The rounds behind this one in which all of these are walked through their roots alone, as far as known."""
@@ -392,21 +403,42 @@ class Stages:
 
     def _further_of(self, slot: int, one: Sequence) -> Further:
         """As `_further`, of one sequence; perhaps none."""
-        alone = max(one.alone, one.overlooked)
-        overlooked = None if alone else self._overlooking(slot, one)
-        if overlooked is None:
+        alone = max(one.alone, sum(guess.overlooked for guess in one.guessed))
+        level = None if alone or one.guessed else self._level(one)
+        if level is None:
             return Further(alone)
-        return Further(one.deepest, partial(_overlooked_further, one, overlooked))
+        wanted = partial(self._overlooks_further, slot, one, level)
+        return Further(one.deepest, wanted, self._guessable(slot, level))
+
+    def _overlooks_further(self, slot: int, one: Sequence, level: float, new: abc.Sequence[int]) -> bool:
+        """Whether nothing will be drafted behind some new tokens; that is not asked again in its round."""
+        start = self._clock()
+        overlooked = self._is_below(slot, level, [one.root, *new])
+        guess = Guessed(overlooked, self._clock() - start)
+        self._guessing += guess.seconds
+        _not_asked(one, len(new) - 1)
+        one.guessed.append(guess)
+        return overlooked
 
     def _overlooks(self, slot: int, one: Sequence) -> bool:
         """Whether nothing is drafted in a round, as no guess is likely enough."""
+        level = self._level(one)
+        if level is None:
+            return False
+        with self._spans.of("draft", [slot], "guess"):
+            return self._is_below(slot, level, [one.root])
+
+    def _guessed(self, slot: int, one: Sequence) -> Guessed | None:
+        """What the drafter has told of its best guess before the round came; None where it has not, or in company."""
         if len(self._sequences) > 1:
-            one.overlooked = 0
-        if one.overlooked:
-            one.overlooked -= 1
-            return True
-        overlooked = self._overlooking(slot, one)
-        return overlooked is not None and overlooked([])
+            one.guessed.clear()
+        if not one.guessed:
+            return None
+        guess = one.guessed.popleft()
+        if guess.seconds:
+            with self._spans.of("draft", [slot], "guess"):
+                self._clock.goes_on(guess.seconds)
+        return guess
 
     def _offered(self, trees: Mapping[int, TokenTree]) -> Offered:
         """Of which of these trees the target may choose the path by itself."""
@@ -442,11 +474,9 @@ class Stages:
                 self._parts.drafter.commit(told)
 
 
-def _overlooked_further(one: Sequence, overlooked: StillWanted, new: abc.Sequence[int]) -> bool:
-    """Whether nothing will be drafted behind some new tokens; that is not asked again in its round."""
-    too = overlooked(new)
-    one.overlooked += too
-    return too
+def _not_asked(one: Sequence, rounds: int) -> None:
+    """Of the next so many rounds those that the drafter was not asked about are such that no guess is likely enough."""
+    one.guessed.extend([Guessed(True, 0.0)] * (rounds - len(one.guessed)))
 
 
 def _root_alone(one: Sequence) -> Drafted:

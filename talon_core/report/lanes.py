@@ -23,10 +23,11 @@ LANED = tuple(part for own in LANES.values() for part in own)
 
 CAPTION = (
     "Each lane shows when a part was at work, to one scale, in milliseconds; an upright line begins a round. Draft: "
-    "layers of the drafter, what it reads before them, what it asks the target beside the tree and is answered, and "
-    "its commit, in which it reads what was accepted; the table names each. Prepare: what the drafter does while the "
-    "target verifies. Waiting: the round waits until the drafter's call has ended, which is a part of draft. A filled "
-    "mark is a hit: what the round's tree was drafted from was prepared. A hollow one is a miss: something else came."
+    "layers of the drafter, how likely its best guess is and what it reads before them, what it asks the target beside"
+    " the tree and is answered, and its commit, in which it reads what was accepted; the table names each. Prepare: "
+    "what the drafter does while the target verifies. Waiting: the round waits until the drafter's call has ended, "
+    "which is a part of draft. A filled mark is a hit: what the round's tree was drafted from was prepared. A hollow "
+    "one is a miss: something else came."
 )
 """How a picture of lanes is read."""
 
@@ -35,6 +36,7 @@ HEADS = ("round", "prepared", "nodes", "tokens", "begins", *LANED, "ends", "of d
 
 NAMES: Mapping[tuple[str, str | None], str] = {
     ("draft", None): "drafting",
+    ("draft", "guess"): "the drafter tells how likely its best guess is",
     ("draft", "reading"): "the drafter reads what it has not heard of",
     ("draft", "layer"): "draft layer {}",
     ("draft", "inquiry"): "the drafter asks the target beside the tree",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from talon_core.runtime.executor import Numbers, TreeView
     from talon_core.runtime.host_draws import ChainDraws, DrawnAhead, Warp
     from talon_core.runtime.inputs import PassInputs
-    from talon_core.target import StillWanted
+    from talon_core.target import Behind, StillWanted
 
 T = TypeVar("T")
 
@@ -139,6 +139,7 @@ class RecordedPass(ABC, Generic[T]):
         chosen: Callable[[T], Any],
         draws: "DrawnAhead | None" = None,
         wanted: "StillWanted | None" = None,
+        behind: "Behind | None" = None,
     ) -> "FurtherPasses | None":
         """Do the pass over trees of a root alone, and others behind it, as rounds without a draft would.
 
@@ -151,6 +152,7 @@ class RecordedPass(ABC, Generic[T]):
             chosen: the part of what the pass returns that is kept; its first are the tokens.
             draws: how tokens are drawn. The first are the scores then, which are not kept.
             wanted: as that of `Further`, of one text. It runs no pass, and raises no RuntimeError.
+            behind: likewise.
 
         Returns:
             What was found. None where that cannot be done, in which case nothing is.

@@ -15,7 +15,7 @@ from talon_core.runtime.recording import FurtherPasses, PassRecorder, Trusted
 if TYPE_CHECKING:
     from talon_core.runtime.executor import Numbers, TreeView
     from talon_core.runtime.host_draws import DrawnAhead
-    from talon_core.target import StillWanted
+    from talon_core.target import Behind, StillWanted
 
 T = TypeVar("T")
 
@@ -172,17 +172,19 @@ class RepeatedPasses:
         chosen: Callable[[Any], Any],
         draws: "DrawnAhead | None" = None,
         wanted: "StillWanted | None" = None,
+        behind: "Behind | None" = None,
     ) -> FurtherPasses | None:
         """Several passes over trees of a root alone, one behind another, where what is written down can be trusted.
 
         Args:
             inputs: of the first.
             kind: as for `run`.
-            passes: as for `RecordedPass.run_on`, and so are the next four.
+            passes: as for `RecordedPass.run_on`, and so are the next five.
             ends: likewise.
             chosen: likewise.
             draws: likewise.
             wanted: likewise.
+            behind: likewise.
 
         Returns:
             As `RecordedPass.run_on`; None where the first has to be done by itself.
@@ -195,7 +197,7 @@ class RepeatedPasses:
         if own.checked.get(_sort(inputs, draws is None), 0) < CHECKED:
             return None
         try:
-            found: FurtherPasses | None = own.recorded.run_on(inputs, passes, ends, chosen, draws, wanted)
+            found: FurtherPasses | None = own.recorded.run_on(inputs, passes, ends, chosen, draws, wanted, behind)
         except RuntimeError:
             return None  # it is found again, and told of, where the pass is done by itself
         return found

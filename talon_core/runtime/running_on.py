@@ -11,7 +11,7 @@ from talon_core.runtime.host_draws import DrawnAhead
 from talon_core.runtime.inputs import pass_inputs
 from talon_core.runtime.recording import Asking, FurtherPasses
 from talon_core.runtime.repeating import RepeatedPasses
-from talon_core.target import NOTHING_DRAWN, NodeDraws, StillWanted
+from talon_core.target import NOTHING_DRAWN, Behind, NodeDraws, StillWanted
 from talon_core.tree import TokenTree
 
 
@@ -116,6 +116,7 @@ class RunningOn:
         chosen: Callable[[Any], Any],
         drawn: Mapping[int, NodeDraws] = NOTHING_DRAWN,
         wanted: StillWanted | None = None,
+        behind: Behind | None = None,
     ) -> OfRoots | None:
         """The pass of a round and those behind it.
 
@@ -127,6 +128,7 @@ class RunningOn:
             chosen: as for `RecordedPass.run_on`.
             drawn: as for `take`.
             wanted: as that of `Further`.
+            behind: likewise.
 
         Returns:
             Of the first; None where it has to be run by itself.
@@ -146,7 +148,7 @@ class RunningOn:
         if passes < 2 or (drawn and draws is None):
             return None
         asking = Asking(wanted)
-        found = self._passes.run_on(inputs, kind, passes, ends, chosen, draws, asking.asked)
+        found = self._passes.run_on(inputs, kind, passes, ends, chosen, draws, asking.asked, behind)
         asking.check()
         if found is None:
             return None

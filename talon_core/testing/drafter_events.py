@@ -10,7 +10,7 @@ import numpy as np
 
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, DrafterSpec, Frontier, Part
-from talon_core.engine.checked_drafter import checked_likeliest, checked_proposal, checked_resume
+from talon_core.engine.checked_drafter import checked_guessable, checked_likeliest, checked_proposal, checked_resume
 from talon_core.engine.in_session import Sessions
 from talon_core.engine.inquiries import inquired, most_added
 from talon_core.errors import blaming
@@ -313,6 +313,21 @@ class Player:
                 self._subject.named,
                 f"gave the log-probability {told} in likeliest, and {best:.6g} to its first candidate there",
             )
+            if told is not None and told > -np.inf and len(path) > 1:
+                self._check_guessable(frontier.slot, told, *path[-2:])
+
+    def _check_guessable(self, slot: int, told: float, before: int, token: int) -> None:
+        """Where a guess is as likely as it is, one may be."""
+        with self._blaming("guessable"):
+            given = self._drafter.guessable(slot, told)
+        behind = checked_guessable(self._subject.named, given)
+        require(
+            behind is None or token in behind.tokens or (before << 32) + token in behind.pairs,
+            "drafter",
+            self._subject.named,
+            f"gave the log-probability {told:.6g} in likeliest behind the tokens {before} and {token}, and left these "
+            "out in guessable",
+        )
 
     def _check_laws_again(self) -> None:
         """Policies may ask for a law again until the tree is finished."""

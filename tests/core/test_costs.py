@@ -520,6 +520,15 @@ def test_what_a_drafter_reads_before_it_drafts_is_neither_a_layer_nor_what_lies_
     assert costs.besides(True) == pytest.approx(4.0)
 
 
+def test_what_a_drafter_tells_of_its_best_guess_lies_not_besides():
+    costs, tells = MeasuredCosts(), ("draft", 50.0, "guess")
+    costs.went(spans(tells, ("verify", 30.0), ("accept", 0.5)))
+    costs.went(spans(tells, WIDTH, LAYER, GROW, FINISH, ("verify", 30.0)))
+    assert costs.besides(False) == pytest.approx(0.5)
+    assert costs.beside_layer() == pytest.approx(3.0)
+    assert costs.besides(True) == pytest.approx(4.0)
+
+
 def test_copies_of_the_policy_are_no_choice_among_the_candidates_of_a_layer():
     """As in a round that drafts ahead and was offered nothing: the policy finishes behind the layer, and is copied."""
     costs = MeasuredCosts()

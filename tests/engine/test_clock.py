@@ -74,6 +74,20 @@ def test_the_time_goes_on_when_no_rounds_will_come() -> None:
     assert clock() == time()
 
 
+def test_what_was_done_between_passes_lies_in_the_rounds_that_it_was_done_for() -> None:
+    time = Time()
+    clock, found = RoundClock(time), []
+    for passes, guess in ((4, 0.0), (0, 3.0), (0, 0.0), (0, 5.0), (1, 0.0)):
+        begin = clock()
+        clock.goes_on(guess)
+        start = clock()
+        time.seconds += 10.0 * passes + (8.0 if passes == 4 else 0.0)
+        assert clock.verified(Verified(passes=passes), start, 8.0 if passes == 4 else 0.0) == pytest.approx(10.0)
+        found.append(clock() - begin)
+    assert found == pytest.approx([10.0, 13.0, 10.0, 15.0, 10.0])
+    assert clock() == pytest.approx(time())
+
+
 def test_spans_never_go_backwards() -> None:
     time = Time()
     clock = RoundClock(time)

@@ -14,7 +14,7 @@ from transformers.generation.logits_process import TopKLogitsWarper
 from talon_core.choices import SeededChoices
 from talon_core.costs import MeasuredCosts
 from talon_core.decoding.loading import decoder_for_model
-from talon_core.drafter import FINAL_STATE
+from talon_core.drafter import FINAL_STATE, Drafter
 from talon_core.engine.plain import RootAlone
 from talon_core.errors import PluginError
 from talon_core.hf.target import HFTarget
@@ -24,7 +24,7 @@ from talon_core.request import Request
 from talon_core.runtime import executor as executors
 from talon_core.sampling import Sampling, Temperature, temperature_sampling
 from talon_core.source_chooser import SourceChooser
-from talon_core.target import NO_TOKEN, DrawnTests, Further, NodeDraws
+from talon_core.target import NO_TOKEN, Behind, DrawnTests, Further, NodeDraws
 from talon_core.tree import TokenTree
 from talon_drafters.hybrid.drafter import HybridDrafter
 from talon_drafters.ngram.drafter import NgramDrafter
@@ -699,12 +699,46 @@ def foretold(monkeypatch):
     return asked
 
 
-def test_what_was_overlooked_ahead_is_not_asked_again_in_its_round(library, foretold):
+def test_what_was_overlooked_ahead_is_not_asked_again_in_its_round(library, monkeypatch, foretold):
+    monkeypatch.setattr(NgramDrafter, "guessable", Drafter.guessable)  # which is everywhere
     decoder = decoder_of(Overlooks(np.inf), "ngram")
     for _ in range(2):
         foretold.clear()
         found = decoder.generate(REPEATS, max_new_tokens=30).token_ids
     assert foretold == [[REPEATS[-1]], *([REPEATS[-1], *found[:end]] for end in range(1, 30))]
+
+
+@pytest.mark.parametrize("how", [{}, {"temperature": 0.9, "do_sample": True, "seed": 3}], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("level", [-3.0, -0.7, -0.2])
+def test_a_drafter_is_not_asked_where_it_has_said_that_nothing_is_likely_enough(
+    library, monkeypatch, foretold, level, how
+):
+    found, places = {}, []
+    guessable = NgramDrafter.guessable
+
+    def noted(self, slot, least):
+        places.append(guessable(self, slot, least))
+        return places[-1]
+
+    for says in (False, True):
+        monkeypatch.setattr(NgramDrafter, "guessable", noted if says else Drafter.guessable)
+        decoder = decoder_of(Overlooks(level), "ngram")
+        for _ in range(2):
+            foretold.clear()
+            places.clear()
+            result = decoder.generate(REPEATS, max_new_tokens=60, **how)
+        found[says] = told_of(result), [[*one] for one in foretold]
+        guesses = [sum(span.work == "guess" for span in one.spans) for one in result.rounds]
+        assert max(guesses) == 1
+        assert sum(guesses) <= len(foretold)
+    assert found[True][0] == found[False][0]
+    asked = found[True][1]
+    assert len(asked) < len(found[False][1])
+    known = [({*one.tokens.tolist()}, {*one.pairs.tolist()}) for one in places]
+    for tokens in asked:
+        if len(tokens) > 1:
+            before, token = tokens[-2:]
+            assert any(token in own or (before << 32) + token in pairs for own, pairs in known)
 
 
 @pytest.mark.parametrize(
@@ -729,7 +763,7 @@ def test_in_company_nothing_is_overlooked(library, foretold):
         first = engine.submit(Request(np.array(REPEATS), 60))
         for _ in range(8):
             engine.step()
-        assert first.overlooked > 20
+        assert sum(guess.overlooked for guess in first.guessed) > 20
         assert foretold
         second = engine.submit(Request(np.array(REPEATS[:-3]), 10))
         foretold.clear()
@@ -792,6 +826,13 @@ def test_a_drafter_whose_best_guess_is_no_log_probability_is_named(library, monk
     monkeypatch.setattr(NgramDrafter, "likeliest", lambda self, slot, tokens: says)
     with pytest.raises(PluginError, match=r"drafter 'ngram' .* from likeliest; it must return a log-probability"):
         decoder_of(Overlooks(-1.0), "ngram").generate(REPEATS, max_new_tokens=5)
+
+
+@pytest.mark.parametrize("says", [[3], Behind(np.zeros(2), np.zeros(0, dtype=np.int64)), "everywhere"])
+def test_a_drafter_that_guesses_at_no_places_is_named(library, monkeypatch, says):
+    monkeypatch.setattr(NgramDrafter, "guessable", lambda self, slot, least: says)
+    with pytest.raises(PluginError, match=r"drafter 'ngram' .* from guessable; it must return None, or a Behind"):
+        decoder_of(Overlooks(-1.0), "ngram").generate(REPEATS, max_new_tokens=30)
 
 
 @pytest.mark.parametrize("error", [ValueError("no such text"), RuntimeError("none"), KeyboardInterrupt()])

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from talon_core import Engine, Request, TableTarget
 from talon_core.policy import SequenceInfo
-from talon_core.rounds import Round
+from talon_core.rounds import Round, Span
 from talon_core.testing import TableDrafter, check_tree_policy, untied_drafters
 from talon_core.trace.clocked import Clock, Clocked
 from talon_core.tree import TokenTree
 from talon_strategies import CaDDTree, Match, TalonCost, TalonCostSampled
 from talon_strategies.following import Following, Seen
-from talon_strategies.learnt import ENOUGH, PAUSES, SHARE, WIDEST, WIDTH, Learnt
+from talon_strategies.learnt import ENOUGH, LOOKS, PAUSES, SHARE, WIDEST, WIDTH, Learnt
 from talon_strategies.talon_cost import CERTAIN
 from talon_tests.prices import Prices
 
@@ -91,6 +91,45 @@ def test_a_guess_is_overlooked_that_pays_for_no_round_with_a_draft(rate, share):
     assert np.exp(policy.overlooks()) == pytest.approx(1 / (1 + np.exp(-odds)))
     learnt.left = 5
     assert policy.overlooks() is None  # it rests anyway
+
+
+def overlooked(seconds):
+    """A round in which the drafter has told of its best guess in so many seconds, and nothing was drafted."""
+    spans = (Span("draft", 2.0, 2.0 + seconds, "guess"),)
+    return Round(TokenTree.root(0), np.array([0]), np.array([1]), spans=spans)
+
+
+@pytest.mark.parametrize(("seconds", "looks", "pause"), [(0.05, LOOKS, PAUSES[0]), (0.2, 12, 8)])
+def test_drafting_pauses_where_guesses_are_asked_for_in_vain_or_more_is_lost_than_may_be(seconds, looks, pause):
+    """After 12 of these 12 * (0.2 - 0.0204) are lost: 0.155 passes more than 2, or what 8 of plain decoding gain."""
+    policy = served(TalonCost(), PricesOfNow(node=0.2, layer=0.1))
+    assert policy.width(TokenTree.root(1)) > 0
+    policy.observe(Round(TokenTree.root(0), np.array([0]), np.array([1])))
+    before = policy.learnt.credit = 2.0
+    for number in range(1, 1 + looks):
+        assert policy.overlooks() is not None
+        policy.observe(overlooked(seconds))
+        assert policy.learnt.credit == pytest.approx(before + number * (SHARE - seconds))
+    assert policy.overlooks() is None
+    assert policy.learnt.left == pause
+    assert policy.rests() == pause - 1
+
+
+def test_where_drafts_have_gained_guesses_are_asked_for_as_long_as_they_cost_no_more():
+    learnt = Learnt()
+    for _ in range(ENOUGH):
+        learnt.went(1.0, 3, 1.5)
+    gained = learnt.emitted - learnt.passes
+    for _ in range(int(gained / 0.1)):
+        learnt.looked(0.1)
+        assert not learnt.left
+    for _ in range(LOOKS):
+        learnt.looked(0.1)
+    assert learnt.left == PAUSES[0]
+    for _ in range(LOOKS):  # that were asked for ahead of their rounds
+        learnt.looked(0.1)
+    assert learnt.left == PAUSES[0]
+    assert learnt.others.drafts[1] == pytest.approx(learnt.passes, rel=0.05)
 
 
 def test_nothing_is_overlooked_at_given_prices():

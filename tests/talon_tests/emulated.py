@@ -34,7 +34,7 @@ PACKAGES = "gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user"
 
 DRIVER = Path(__file__).parents[1] / "kernels" / "emulated" / "driver.c"
 
-DECLARED = 19
+DECLARED = 20
 """The ABI of the kernels as the driver declares them and `Emulated` calls them; both follow when it is counted up."""
 
 FLAGS = (
@@ -409,16 +409,15 @@ class Emulated(Library):
 
     def walk_on(self, *given: int) -> None:
         """Emulated pass by pass; what is done between them only moves numbers."""
-        own, (passes, ids, positions, best, ends, end_count, starts, sizes, results, kept, done, drawn) = (
-            given[:7],
-            given[7:],
-        )
+        own, (passes, ids, positions, best, ends, end_count, *others) = given[:7], given[7:]
+        pairs, pair_count, starts, sizes, results, kept, done, drawn = others
         _, _, _, rows, layout, batch, _ = own
         queries = numbers_at(rows, 1, np.int64).item()
         scores, n, warps, shares, tokens = numbers_at(drawn, 5, np.int64).tolist() if drawn else [0] * 5
         read, at = (memory_of(one, queries, np.int64) for one in (ids, positions))
         prefixes, nodes = memory_of(layout, 2 * batch, np.int32).reshape(2, batch)
         last = {*numbers_at(ends, end_count, np.int64).tolist()}
+        asked = {*numbers_at(pairs, pair_count, np.int64).tolist()} if pair_count else {*()}
         numbers = zip(numbers_at(starts, results, np.uint64), numbers_at(sizes, results, np.int64), strict=True)
         pieces = [(int(start), 4 * int(size)) for start, size in numbers]
         begun = memory_of(done, 1, np.int64).item()
@@ -437,7 +436,7 @@ class Emulated(Library):
             for start, size in pieces:
                 ctypes.memmove(kept, start, size)
                 kept += size
-            if last & {*found.tolist()}:
+            if last & {*found.tolist()} or (read.item(0) << 32) + found.item(0) in asked:
                 return
 
 

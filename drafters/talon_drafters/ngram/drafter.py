@@ -13,7 +13,9 @@ import numpy as np
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Frontier, Proposed, Retriever
 from talon_core.runtime.open_slots import OpenSlots
+from talon_core.target import Behind
 from talon_core.tree import FloatArray, IntArray, TokenTree
+from talon_drafters.ngram.pairs import Pairs
 from talon_drafters.ngram.suffix_automaton import Context, SuffixAutomaton
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class _Text:
     Attributes:
         automaton: likewise.
         foreign: tokens of the text outside the vocabulary, never proposed.
+        pairs: of its tokens.
     """
 
     def __init__(self, automaton: SuffixAutomaton, vocab_size: int) -> None:
@@ -48,20 +51,27 @@ class _Text:
         self.foreign: set[int] = set()
         self._vocab_size = vocab_size
         self._contexts: dict[int, Context] = {}  # by node
+        self.pairs = Pairs(vocab_size)
+        self._new: list[int] = []  # tokens that were asked about before they have come
+        self._behind = automaton.context()  # where one stands behind them
 
     def append(self, tokens: IntArray) -> None:
         """The text goes on; its last token is the next root."""
         outside = tokens[(tokens < 0) | (tokens >= self._vocab_size)]
         self.foreign.update(outside.tolist())
         self.automaton.extend(tokens.tolist())
+        self.pairs.append(tokens)
         self._contexts = {0: self.automaton.context()}
+        self._new, self._behind = [], self._contexts[0]
 
-    def behind(self, tokens: Sequence[int]) -> Context:
-        """Where one stands once these tokens have come."""
-        context = self._contexts[0]
-        for token in tokens:
-            context = self.automaton.follow(context, token)
-        return context
+    def behind(self, tokens: list[int]) -> Context:
+        """Where one stands once these tokens have come; it goes on from where it was asked last."""
+        if self._new != tokens[: len(self._new)]:
+            self._new, self._behind = [], self._contexts[0]
+        for token in tokens[len(self._new) :]:
+            self._new.append(token)
+            self._behind = self.automaton.follow(self._behind, token)
+        return self._behind
 
     def walk(self, tree: TokenTree, nodes: IntArray) -> list[Context]:
         """Where nodes stand in the text."""
@@ -111,8 +121,17 @@ class NgramDrafter(Retriever):
 
     def likeliest(self, slot: int, tokens: Sequence[int]) -> float:
         text = self._texts[slot]
-        offered = self._offered(self._shares(text, text.behind(tokens[1:])), 1)
+        context = text.behind([*tokens[1:]])
+        if context.matched < self._options.min_match:
+            return -inf
+        offered = self._offered(self._shares(text, context), 1)
         return min(log(offered[0][1]), 0.0) if offered else -inf
+
+    def guessable(self, slot: int, least: float) -> Behind:
+        """Behind one token that is the same, what has followed it once has the probability 1 - `discount` at most."""
+        pairs = self._texts[slot].pairs
+        once = 1.0 - self._options.discount + 1.0 / self._vocab_size
+        return pairs.of_repeated() if least > log(once) else pairs.of_all()
 
     def look_up(self, frontier: Frontier) -> Sequence[Mapping[int, float]]:
         text = self._texts[frontier.slot]

@@ -19,7 +19,7 @@ from talon_kernels.native.build import BuildError, build_library
 
 __all__ = ["BACKENDS", "Library", "chosen", "load", "switch_off", "unavailable"]
 
-ABI = 19
+ABI = 20
 """Counted up, here and in `linear.c`, when a C function's arguments change."""
 
 NO_SUCH_ROW, NO_TREE = 2, 4
@@ -72,7 +72,7 @@ class Library:
             self.walk.errcheck = _walked
             self.walk_on = library.talon_walk_on
             self.walk_on.restype = _INT
-            self.walk_on.argtypes = [*self.walk.argtypes, _INT, *[_POINTER] * 4, _INT]
+            self.walk_on.argtypes = [*self.walk.argtypes, _INT, *[_POINTER] * 4, _INT, _POINTER, _INT]
             self.walk_on.argtypes += [*[_POINTER] * 2, _INT, *[_POINTER] * 3]
             self.walk_on.errcheck = _walked
             self.walk_chains = library.talon_walk_chains

@@ -714,7 +714,7 @@ EXPORT int64_t talon_gated_mlp(const float *x, const void *gate, const float *ga
     return failed;
 }
 
-EXPORT int64_t talon_abi(void) { return 19; }
+EXPORT int64_t talon_abi(void) { return 20; }
 
 // The least head size that attention takes.
 EXPORT int64_t talon_lanes(void) { return V; }

@@ -410,6 +410,22 @@ int is_any_of(const int64_t *tokens, int64_t count, const int64_t *ends, int64_t
     return 0;
 }
 
+// Whether two tokens are one of some pairs, which rise.
+static int is_pair(int64_t first, int64_t second, const int64_t *pairs, int64_t count) {
+    const int64_t key = first * ((int64_t)1 << 32) + second;
+    int64_t from = 0;
+    while (count) {
+        const int64_t half = count / 2;
+        if (pairs[from + half] == key) return 1;
+        if (pairs[from + half] < key) {
+            from += half + 1;
+            count -= half + 1;
+        } else
+            count = half;
+    }
+    return 0;
+}
+
 // How tokens are drawn behind passes that go on by themselves.
 typedef struct {
     const float *scores;    // (sequences, n), where the steps leave them
@@ -423,13 +439,14 @@ typedef struct {
 // that it has found. Its `results`, each at its place in `from` and of so many floats as `sizes` says, are copied to `kept`,
 // all passes behind one another. ids, positions and layout are what the first pass reads, and are
 // written to; `best` is where the steps leave the tokens. It ends behind a pass that has found one of the `end_count`
-// ends, or at one that fails, unless that is the first. done: how many passes were done, 0 at first. Called again with more
-// passes it goes on, if nobody has used the memory of the passes meanwhile and none has found an end.
-// Where tokens are drawn, `best` is null, and `drawn` says how.
+// ends, or of one text a token that is one of the `pair_count` pairs with what it read (first * 2^32 + second, rising), or
+// at one that fails, unless that is the first. done: how many passes were done, 0 at first. Called again it goes on, if
+// nobody has used the memory of the passes meanwhile. Where tokens are drawn, `best` is null, and `drawn` says how.
 EXPORT int64_t talon_walk_on(const Step *steps, int64_t count, void *const *memory, const int64_t *rows, int32_t *layout,
                              int64_t batch, int64_t threads, int64_t passes, int64_t *ids, int64_t *positions,
-                             const int64_t *best, const int64_t *ends, int64_t end_count, const float *const *from,
-                             const int64_t *sizes, int64_t results, float *kept, int64_t *done, const Drawn *drawn) {
+                             const int64_t *best, const int64_t *ends, int64_t end_count, const int64_t *pairs,
+                             int64_t pair_count, const float *const *from, const int64_t *sizes, int64_t results,
+                             float *kept, int64_t *done, const Drawn *drawn) {
     int32_t *prefix = layout;
     const int32_t *nodes = layout + batch;
     double *upto = best ? 0 : malloc((size_t)blocks_of(drawn->n) * sizeof(double));
@@ -456,7 +473,7 @@ EXPORT int64_t talon_walk_on(const Step *steps, int64_t count, void *const *memo
             kept += sizes[i];
         }
         ++*done;
-        if (is_any_of(found, rows[0], ends, end_count)) break;
+        if (is_any_of(found, rows[0], ends, end_count) || is_pair(ids[0], found[0], pairs, pair_count)) break;
     }
     free(upto);
     return *done ? DONE : failed;

@@ -162,7 +162,7 @@ def run_chains(library: Library, run: ChainRun) -> RanChains | None:
 
     found: list[ChainRecord] = []
 
-    def walk(count: int) -> None:
+    def walk(count: int) -> int:
         fields.rounds = count
         library.walk_chains(ctypes.addressof(fields))
         part = slice(len(found), fields.done)
@@ -171,9 +171,10 @@ def run_chains(library: Library, run: ChainRun) -> RanChains | None:
             drawn = by[:nodes] if run.drafts is not None else []
             spent = [*took[:layers], took[-1]]
             found.append(ChainRecord(pending, layers, chain[:nodes], accepted, after, used, drawn, spent))
+        return len(found)
 
-    def brought(count: int) -> list[int]:
-        return found[-1].emitted if len(found) == count and fields.left > 1 else []
+    def brought() -> list[int]:
+        return found[-1].emitted if fields.left > 1 else []
 
     walk_on(walk, brought, rounds, run.wanted)
     return RanChains(found, *kept, kept_states)

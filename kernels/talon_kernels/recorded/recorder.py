@@ -20,8 +20,9 @@ from talon_core.runtime.host_draws import DrawnAhead, Warp, warps_of
 from talon_core.runtime.inputs import PassInputs
 from talon_core.runtime.passes import Pass
 from talon_core.runtime.recording import ChainRun, FurtherPasses, PassRecorder, RanChains, RecordedPass
-from talon_core.target import NO_TOKEN, StillWanted
+from talon_core.target import NO_TOKEN, NOWHERE, Behind, StillWanted
 from talon_core.tree import IntArray
+from talon_core.tree_arrays import ints
 from talon_kernels.best_tokens.native import best_tokens_native
 from talon_kernels.commit_path.native import NativeMover
 from talon_kernels.drawn_tokens.native import drawn_tokens_native
@@ -209,22 +210,17 @@ class _Further(FurtherPasses):
         self._sizes = np.array([one.nbytes // 4 for one in tensors])
         self._kept = torch.empty((passes if self.in_rows else 0, int(self._sizes.sum())), dtype=torch.float32)
         self.at = self._starts.ctypes.data, self._sizes.ctypes.data, len(tensors), self._kept.data_ptr()
+        if draws is None and self.in_rows:
+            self._tokens = self._kept.numpy().view(np.int64)[:, : self._sizes.item(0) // 2]
 
     def done(self, passes: int) -> _Further:
         """The same, when so many passes were done."""
-        self.tokens = self._found(slice(passes))
+        self.tokens: list[list[int]] = self._tokens[:passes].tolist()
         return self
 
-    def tokens_of(self, which: int) -> list[int]:
-        """The tokens that a pass has found."""
-        return self._found(slice(which, which + 1))[0]
-
-    def _found(self, passes: slice) -> list[list[int]]:
-        if self._draws is None:
-            tokens = self._kept[passes, : self._sizes.item(0)].contiguous().view(torch.int64)
-        else:
-            tokens = torch.from_numpy(self._tokens[passes])
-        found: list[list[int]] = tokens.tolist()
+    def of_one(self, first: int, last: int) -> list[int]:
+        """The tokens that some passes have found after the one text that is in them; the last is none of these."""
+        found: list[int] = self._tokens[first:last, 0].tolist()
         return found
 
     def rest(self, which: int) -> tuple[Any, ...]:
@@ -336,6 +332,7 @@ class Walked(RecordedPass[T]):
         chosen: Callable[[T], Any],
         draws: DrawnAhead | None = None,
         wanted: StillWanted | None = None,
+        behind: Behind | None = None,
     ) -> FurtherPasses | None:
         if self._tape.tail or not {"ids"} <= self._inputs.keys() <= {"ids", "positions"}:
             return None
@@ -347,21 +344,26 @@ class Walked(RecordedPass[T]):
         if not found.in_rows:
             return None
         ids, positions = self._inputs["ids"], self._inputs.get("positions", inputs.positions.copy())
-        possible = [end for end in ends if 0 <= end < 2**63]  # nothing else comes out
-        last = np.array([NO_TOKEN, *possible], dtype=np.int64)
+        ending = {NO_TOKEN, *(end for end in ends if 0 <= end < 2**63)}  # nothing else comes out
+        asked = NOWHERE if behind is None else behind
+        last = np.concatenate([ints([*ending]), asked.tokens])  # as C looks for them
         done = np.zeros(1, dtype=np.int64)
         where = self._counts_at, layout.numbers.ctypes.data, len(inputs.counts)
         own = ids.ctypes.data, positions.ctypes.data, found.best, last.ctypes.data, len(last)
-        to = *found.at, done.ctypes.data, found.drawn
+        to = asked.pairs.ctypes.data, len(asked.pairs), *found.at, done.ctypes.data, found.drawn
 
-        def walk(count: int) -> None:
+        told = 0
+
+        def walk(count: int) -> int:
             self._library.walk_on(*program.at, *where, torch.get_num_threads(), count, *own, *to)
+            return done.item()
 
-        def brought(count: int) -> list[int]:
-            tokens = found.tokens_of(count - 1) if done.item() == count else []
-            return [] if {*tokens} & {*last.tolist()} else tokens
+        def brought() -> list[int]:
+            nonlocal told
+            tokens, told = found.of_one(told, done.item()), done.item()
+            return tokens if ending.isdisjoint(tokens) else []
 
-        walk_on(walk, brought, passes, wanted)
+        walk_on(walk, brought, passes, wanted, behind is None)
         return found.done(done.item())
 
     @property

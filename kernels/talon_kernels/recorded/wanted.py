@@ -12,30 +12,38 @@ if TYPE_CHECKING:
 
 
 def walk_on(
-    walk: Callable[[int], None], brought: Callable[[int], Sequence[int]], most: int, wanted: StillWanted | None
+    walk: Callable[[int], int],
+    brought: Callable[[], Sequence[int]],
+    most: int,
+    wanted: StillWanted | None,
+    each: bool = True,
 ) -> None:
-    """Walk on, all at once or one by one.
+    """Walk on, all at once, one by one, or up to where somebody is to be asked.
 
     C does not ask: an interrupt that comes during a pass would be lost where it calls Python.
 
     Args:
-        walk: goes on up to so many passes or rounds; raises LookupError where one cannot be repeated.
-        brought: behind that, the tokens of the last one of so many; none where a text has ended, or one was not done.
+        walk: goes on up to so many passes or rounds, and says how many are done; raises LookupError where one cannot be
+            repeated.
+        brought: the tokens of those that were done since it was called; none where a text has ended.
         most: how many at most.
         wanted: as that of `Further`.
+        each: whether it is asked behind each of them; otherwise `walk` ends where it is.
 
     Raises:
         CannotRecord: if one cannot be repeated.
     """
     new: list[int] = []
-    for count in [most] if wanted is None else range(1, most + 1):
+    done = 0
+    while done < most:
+        before = done
         try:
-            walk(count)
+            done = walk(before + 1 if wanted is not None and each else most)
         except LookupError as error:
             raise CannotRecord(str(error)) from error
-        if wanted is None or count == most:
+        if wanted is None or done in (before, most):
             return
-        tokens = brought(count)
+        tokens = brought()
         new += tokens
         if not tokens or not wanted(new):
             return
