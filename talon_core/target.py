@@ -44,6 +44,10 @@ class Behind:
     pairs: IntArray
 
 
+def _everywhere() -> None:
+    """No places are known at which alone something is to be asked."""
+
+
 NOWHERE = Behind(ints([]), ints([]))
 """None of them."""
 
@@ -57,13 +61,13 @@ class Further:
         wanted: is asked before each of them, with the tokens that the rounds before it have emitted together, that of
             the verified one the first; where it says no, neither that round is among them nor any behind it. What it
             raises is raised, and it runs no pass. Of a text that is alone; None where nobody is to be asked.
-        behind: it is asked at these places alone, as at all others it says that the round is wanted; None where it is
-            asked everywhere. A target may ask more often.
+        behind: says at which places alone it is asked, as at all others it says that the round is wanted; None for
+            everywhere. Called where such passes are run. A target may ask more often.
     """
 
     rounds: int
     wanted: StillWanted | None = None
-    behind: Behind | None = None
+    behind: Callable[[], Behind | None] = _everywhere
 
 
 NO_TOKEN = -1

@@ -81,8 +81,8 @@ class EarnedBack:
         emitted: their tokens.
         by_length: what is known of texts that are alike, by the bit length of how many tokens are read first.
         all: the same of all texts that are drafted for.
-        drafts: of the latest rounds with a draft their tokens, what they took, in passes of plain decoding, and how
-            many there were; the later a round was, the more it counts.
+        drafts: of the latest rounds with a draft their tokens, what they took with the guesses before them, in passes
+            of plain decoding, and how many there were; the later a round was, the more it counts.
         branched: rounds whose trees had branches so that it becomes known what such a round takes.
     """
 
@@ -98,11 +98,6 @@ class EarnedBack:
         """A round with a draft is over; arguments as for `went`."""
         before = self.drafts
         self.drafts = LATEST * before[0] + tokens, LATEST * before[1] + passes, LATEST * before[2] + 1.0
-
-    def looked(self, passes: float) -> None:
-        """A guess was left out, and to ask for it took so long, in passes of plain decoding: a part of drafts' cost."""
-        tokens, before, rounds = self.drafts
-        self.drafts = tokens, before + passes, rounds
 
     @property
     def gain_of_drafts(self) -> float | None:

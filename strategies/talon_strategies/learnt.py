@@ -24,10 +24,10 @@ LIKE_OTHERS = 20.0
 """Rounds with a draft of other texts that count as much as those of a text itself, at its beginning."""
 
 ENOUGH = 3
-"""Rounds with a draft before it is decided whether drafting pays."""
+"""Rounds with a draft before it is decided by them whether drafting pays."""
 
 LOOKS = 16
-"""Guesses of the drafter that are left out before it is decided whether it is asked for others."""
+"""Guesses of the drafter that are left out before it is decided whether it is asked for as many others."""
 
 PAUSES = (16, 64)
 """Rounds of plain decoding before drafting is tried again: at first, and from then on."""
@@ -57,9 +57,10 @@ class Learnt:
         new: its tokens.
         tokens: expected of the latest rounds with a draft; the later a round was, the more it counts.
         emitted: what these have brought, likewise.
-        passes: what these rounds took, in passes of plain decoding.
+        passes: what these rounds took, and the guesses before them, in passes of plain decoding.
         drafted: how many there were.
-        looks: guesses that were left out since it was last decided whether drafting pays.
+        looks: guesses that were left out since the latest draft or pause.
+        looking: what it took to ask for them, in passes of plain decoding.
         pause: rounds of plain decoding that were decided on last; 0 where drafting paid.
         left: those of them that are left, or rounds until a draft may be paid.
         credit: what drafts may lose now, in passes of plain decoding.
@@ -97,6 +98,7 @@ class Learnt:
     passes: float = 0.0
     drafted: int = 0
     looks: int = 0
+    looking: float = 0.0
     pause: int = 0
     left: int = 0
     credit: float = CREDIT[0]
@@ -172,27 +174,32 @@ class Learnt:
             new: that it has emitted.
             passes: that it took, in passes of plain decoding.
         """
+        passes += self.looking
+        self.looks, self.looking = 0, 0.0
         self.tokens, self.emitted = MEMORY * self.tokens + expected, MEMORY * self.emitted + new
         self.passes = MEMORY * self.passes + passes
         self.drafted += 1
         self.others.drafted(new, passes)
         if self.drafted >= ENOUGH:
-            self.decide()
+            self.left = self.pause = 0 if self.pays else PAUSES[self.pause > 0]
 
     def looked(self, passes: float) -> None:
-        """The drafter's best guess was left out, and to ask for it took so long: a part of what drafts cost.
+        """The drafter's best guess was left out, and to ask for it took so long: a part of what the next draft costs.
 
         Args:
             passes: in passes of plain decoding.
         """
-        self.passes += passes
-        self.others.looked(passes)
-        self.looks += 1
-        if self.looks >= LOOKS and not self.left:
-            self.decide()
+        if self.left:  # it was asked for ahead of its round, before the pause
+            return
+        self.looks, self.looking = self.looks + 1, self.looking + passes
+        if self.looks % LOOKS == 0 and not self.pays:
+            self.left = self.pause = PAUSES[self.pause > 0]
+            self.looks, self.looking = 0, 0.0
 
-    def decide(self) -> None:
-        """Pause, where what was emitted in the latest rounds with a draft, or expected of them, has not paid."""
-        pays = max(self.tokens, self.emitted) >= self.passes
-        self.left = self.pause = 0 if pays else PAUSES[self.pause > 0]
-        self.looks = 0
+    @property
+    def pays(self) -> bool:
+        """Whether what was emitted in the latest rounds with a draft, or expected of them, pays for these.
+
+        And for guesses that were left out since, as far as these cost more than drafts may lose besides.
+        """
+        return max(self.tokens, self.emitted) + SHARE * self.looks >= self.passes + self.looking

@@ -100,8 +100,8 @@ class TalonCost(CostAware, ForestLearner):
     Where a drafter tells its best guess without a pass, and prices are measured as one decodes, guesses are left out
     for which a round with a draft does not pay (`TreePolicy.overlooks`): p < lambda (C_v(2) + layer - plain), but for
     those that are likelier than 0.75, behind which others are worth a look. What the drafter takes to tell of guesses
-    that are left out is a part of what drafts cost; behind each 16 of them it is decided whether to pause, as behind a
-    draft. It may go on for a tenth of a second (`SECONDS_AHEAD`) once the second account has nothing left.
+    that are left out is a part of what the next draft costs; behind each 16 of them it is decided whether to pause, as
+    behind a draft. They may go on for a tenth of a second (`SECONDS_AHEAD`) once the second account has nothing left.
 
     A text's first rounds with a draft are taken to be like the latest ones of others, until it has had a few itself.
 
@@ -183,9 +183,6 @@ class TalonCost(CostAware, ForestLearner):
         """As much as pays for a round with one drafted node in the place of one without; at most `CERTAIN`."""
         known, learnt = self.known, self.learnt
         if known.costs.fixed or not learnt.begun or learnt.chains is not None or self.pauses:
-            return None
-        if learnt.credit < 0.0:
-            learnt.save(-learnt.credit)
             return None
         self.renew_for_round()
         seconds = known.verifying.item(1) + self.layer(1, self.breadth) - known.plain
@@ -521,10 +518,12 @@ class TalonCost(CostAware, ForestLearner):
         else:
             learnt.left = max(learnt.left - 1, 0)
             seconds = known.plain + asked
-            if looked:
-                learnt.looked(looked / known.plain)
         passes = (seconds + looked + self.added(nodes, beside)) / known.plain
         learnt.paid(new, passes + read / known.plain)
+        if looked and not known.drafting:
+            learnt.looked(looked / known.plain)
+            if learnt.credit < 0.0 and not learnt.left:
+                learnt.save(-learnt.credit)
         counts = bool(known.drafting or beside)
         known.drafting = []
         return passes if counts else None

@@ -42,6 +42,9 @@ from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.target import Behind, Further, Target
 from talon_core.tree import IntArray, TokenTree, chain_of, read_only
 
+NOT_ASKED = Guessed(True, 0.0)
+"""Where the drafter has said that no guess may be likely enough."""
+
 
 class RoundParts:
     """What each round asks. What the parts are and can do is looked at here, when an engine is made.
@@ -144,7 +147,8 @@ class Stages:
         self._spans = SlotSpans(sequences, clock)
         self._ahead: Ahead | None = None  # what was run ahead for this round, if its policy need not be asked
         self._verified: list[TokenTree] = []  # all that were in the pass, with what was added to them
-        self._guessing = 0.0  # seconds that the drafter took for guesses between passes that were run ahead
+        self._guessing = 0.0  # seconds that the drafter took for guesses while passes were run ahead
+        self._placing = 0.0  # those of them in which it said where it may have any, while no round has them
 
     def prepare(self, nodes: int) -> None:
         """Before somebody's first round: let the target make what rounds like those to come need once.
@@ -345,7 +349,7 @@ class Stages:
             self.was_ahead = verified.seconds is not None
             if further is not None and further.wanted is not None:
                 for slot in left:
-                    _not_asked(self._sequences[slot], verified.passes - 1)
+                    self._not_asked(self._sequences[slot], verified.passes - 1)
             nodes, context = sum(map(len, trees.values())), max(self._sequences[slot].length for slot in left)
             if not verified.prepared:
                 self._measured.verified(nodes, context, len(left), seconds)
@@ -381,13 +385,16 @@ class Stages:
         return best is not None and best < level
 
     def _guessable(self, slot: int, level: float) -> Behind | None:
-        """Where it need not be asked whether the drafter's best guess is less likely, as it is, in `Further.behind`."""
-        parts = self._parts
+        """Where a guess may be likely enough; what it takes to say so is a part of the next round."""
         if level == -inf:
             return None
+        parts, start = self._parts, self._clock()
         with parts.blaming("guessable"):
             given = parts.drafter.guessable(slot, level)
-        return checked_guessable(parts.named, given)
+        found = checked_guessable(parts.named, given)
+        self._placing = self._clock() - start
+        self._guessing += self._placing
+        return found
 
     def _further(self, left: Mapping[int, Drafted], offered: Offered) -> Further | None:
         """The rounds behind this one in which all of these are walked through their roots alone, as far as known."""
@@ -408,17 +415,27 @@ class Stages:
         if level is None:
             return Further(alone)
         wanted = partial(self._overlooks_further, slot, one, level)
-        return Further(one.deepest, wanted, self._guessable(slot, level))
+        return Further(one.deepest, wanted, partial(self._guessable, slot, level))
 
     def _overlooks_further(self, slot: int, one: Sequence, level: float, new: abc.Sequence[int]) -> bool:
         """Whether nothing will be drafted behind some new tokens; that is not asked again in its round."""
         start = self._clock()
         overlooked = self._is_below(slot, level, [one.root, *new])
-        guess = Guessed(overlooked, self._clock() - start)
-        self._guessing += guess.seconds
-        _not_asked(one, len(new) - 1)
-        one.guessed.append(guess)
+        seconds = self._clock() - start
+        self._guessing += seconds
+        self._not_asked(one, len(new) - 1)
+        one.guessed.append(self._placed(Guessed(overlooked, seconds)))
         return overlooked
+
+    def _not_asked(self, one: Sequence, rounds: int) -> None:
+        """Of the next so many rounds, those that the drafter was not asked about are such that no guess is likely."""
+        for _ in range(rounds - len(one.guessed)):
+            one.guessed.append(self._placed(NOT_ASKED))
+
+    def _placed(self, guess: Guessed) -> Guessed:
+        """With what it took to say at which places the drafter is asked, of the first round of those."""
+        placing, self._placing = self._placing, 0.0
+        return attrs.evolve(guess, seconds=guess.seconds + placing) if placing else guess
 
     def _overlooks(self, slot: int, one: Sequence) -> bool:
         """Whether nothing is drafted in a round, as no guess is likely enough."""
@@ -472,11 +489,6 @@ class Stages:
         if told:
             with self._faults.of(told), self._parts.blaming("commit"), self._spans.of("draft", told, "commit"):
                 self._parts.drafter.commit(told)
-
-
-def _not_asked(one: Sequence, rounds: int) -> None:
-    """Of the next so many rounds those that the drafter was not asked about are such that no guess is likely enough."""
-    one.guessed.extend([Guessed(True, 0.0)] * (rounds - len(one.guessed)))
 
 
 def _root_alone(one: Sequence) -> Drafted:

@@ -550,7 +550,7 @@ class HostExecutor(Executor):
         if found is None and further and self._seconds:
             self.forget_ahead()
             began, most = perf_counter(), min(1 + further.rounds, int(SECONDS_AHEAD / self._seconds))
-            found = self._running_on.run(trees, own, ends, most, chosen, drawn, further.wanted, further.behind)
+            found = self._running_on.run(trees, own, ends, most, chosen, drawn, further.wanted, further.behind())
             if found is not None:
                 self._seconds = (perf_counter() - began) / found.passes
         if found is not None:

@@ -152,7 +152,7 @@ class RecordedPass(ABC, Generic[T]):
             chosen: the part of what the pass returns that is kept; its first are the tokens.
             draws: how tokens are drawn. The first are the scores then, which are not kept.
             wanted: as that of `Further`, of one text. It runs no pass, and raises no RuntimeError.
-            behind: likewise.
+            behind: at which places alone it is asked; None for everywhere.
 
         Returns:
             What was found. None where that cannot be done, in which case nothing is.

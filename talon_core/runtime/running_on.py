@@ -128,7 +128,7 @@ class RunningOn:
             chosen: as for `RecordedPass.run_on`.
             drawn: as for `take`.
             wanted: as that of `Further`.
-            behind: likewise.
+            behind: as that of `Further` says it.
 
         Returns:
             Of the first; None where it has to be run by itself.

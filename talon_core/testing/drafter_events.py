@@ -317,17 +317,26 @@ class Player:
                 self._check_guessable(frontier.slot, told, *path[-2:])
 
     def _check_guessable(self, slot: int, told: float, before: int, token: int) -> None:
-        """Where a guess is as likely as it is, one may be."""
-        with self._blaming("guessable"):
-            given = self._drafter.guessable(slot, told)
-        behind = checked_guessable(self._subject.named, given)
-        require(
-            behind is None or token in behind.tokens or (before << 32) + token in behind.pairs,
-            "drafter",
-            self._subject.named,
-            f"gave the log-probability {told:.6g} in likeliest behind the tokens {before} and {token}, and left these "
-            "out in guessable",
-        )
+        """Where a guess is as likely as it is, one may be, and so may a less likely one."""
+        for least in (told, told - 1.0):
+            with self._blaming("guessable"):
+                given = self._drafter.guessable(slot, least)
+            behind = checked_guessable(self._subject.named, given)
+            if behind is None:
+                continue
+            require(
+                bool((np.diff(behind.pairs) > 0).all()),
+                "drafter",
+                self._subject.named,
+                "returned a Behind from guessable whose pairs do not rise",
+            )
+            require(
+                token in behind.tokens or (before << 32) + token in behind.pairs,
+                "drafter",
+                self._subject.named,
+                f"gave the log-probability {told:.6g} in likeliest behind the tokens {before} and {token}, and left "
+                f"these out in guessable, asked for at least {least:.6g}",
+            )
 
     def _check_laws_again(self) -> None:
         """Policies may ask for a law again until the tree is finished."""

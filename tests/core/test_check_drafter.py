@@ -13,7 +13,7 @@ from talon_core.candidates import Candidates, LawRows
 from talon_core.drafter import Drafter, DrafterSpec, Proposed
 from talon_core.errors import PluginError
 from talon_core.table import TableTarget, path_number
-from talon_core.target import NOWHERE, NodeOutputs, Verified
+from talon_core.target import NOWHERE, Behind, NodeOutputs, Verified
 from talon_core.testing import HostileDrafter, TableDrafter, check_drafter
 from talon_core.testing.drafter_answers import Row, difference
 from talon_drafters import Ngram
@@ -629,6 +629,19 @@ class GuessesElsewhere(Foretells):
         return NOWHERE
 
 
+class GuessesTheSure(Foretells):
+    """What is right where it was asked for as much as it says, and not where less is enough."""
+
+    def guessable(self, slot, least):
+        sure = [float(np.log(law.max())) for law in LAWS]
+        return Behind(np.arange(9), NOWHERE.pairs) if least in sure else NOWHERE
+
+
+class GuessesUnsorted(Foretells):
+    def guessable(self, slot, least):
+        return Behind(np.arange(9), np.array([7, 5]))
+
+
 class GuessesInWords(Foretells):
     def guessable(self, slot, least):
         return [3]
@@ -706,7 +719,12 @@ THE_DRAFTER = r"^drafter '{0}' \(.*{0}\)"
         (ForetellsLess, r"gave the log-probability -20.0 in likeliest, and -\S+ to its first candidate there"),
         (ForetellsTheRoot, r"gave the log-probability -\S+ in likeliest, and -\S+ to its first candidate there"),
         (ForetellsInWords, r"returned 'likely' from likeliest; it must return a log-probability, a float of at most 0"),
-        (GuessesElsewhere, r"likeliest behind the tokens \d and \d, and left these out in guessable"),
+        (GuessesElsewhere, r"likeliest behind the tokens \d and \d, and left these out in guessable, asked for at"),
+        (
+            GuessesTheSure,
+            r"gave the log-probability -\S+ in likeliest .* left these out in guessable, asked for at least",
+        ),
+        (GuessesUnsorted, r"returned a Behind from guessable whose pairs do not rise"),
         (GuessesInWords, r"returned \[3\] from guessable; it must return None, or a Behind whose tokens and pairs are"),
         (BelowNothing, r"has a max_depth of -1; it must be a whole number of at least 0"),
     ],

@@ -68,26 +68,38 @@ def test_the_likeliest_behind_further_tokens_is_what_is_proposed_at_their_node(t
     assert drafter.likeliest(0, text[-1:]) == likeliest_of(propose(drafter, TokenTree.root(text[-1]), width=1))
 
 
-@given(TEXTS, OPTIONS, st.lists(st.integers(0, 3), min_size=1, max_size=6), st.floats(-3.0, 0.0), st.integers(0, 8))
+FOREIGN = st.lists(st.sampled_from([0, 1, 2, 3, -1, -(2**31), VOCAB, 2**31 - 1]), min_size=1, max_size=40)
+
+
+@given(
+    st.one_of(TEXTS, FOREIGN),
+    OPTIONS,
+    st.lists(st.integers(0, 3), min_size=1, max_size=6),
+    st.floats(-3.0, 0.0),
+    st.integers(0, 8),
+)
 def test_what_is_likely_enough_stands_where_it_may_be_guessed(text, options, further, least, told):
-    drafter = opened(text[: max(len(text) - told, 1)], options)
+    drafter, known = drafter_of(options), max(len(text) - told, 1)
+    drafter.open(0, np.array(text[:known]), 100)
     drafter.guessable(0, least)
-    for token in text[max(len(text) - told, 1) :]:
+    for token in text[known:]:
         drafter.commit({0: Committed(np.array([token]), np.array([0]))})
     behind, path = drafter.guessable(0, least), [text[-1], *further]
     within = path[-1] in behind.tokens or (path[-2] << 32) + path[-1] in behind.pairs
     assert within or drafter.likeliest(0, path) < least
     assert np.all(np.diff(behind.pairs) > 0)
+    whole = opened(text, options).guessable(0, least)
+    assert (behind.tokens.tolist(), behind.pairs.tolist()) == (whole.tokens.tolist(), whole.pairs.tolist())
 
 
 def test_behind_a_single_match_that_came_once_nothing_likely_is_guessed():
     drafter = opened([5, 6, 7, 8, 9, 7, 8, 4, 3, -1, 3])
     behind = drafter.guessable(0, np.log(0.5))
     assert behind.tokens.tolist() == [7]
-    pairs = [(4, 3), (5, 6), (6, 7), (7, 8), (8, 4), (8, 9), (9, 7)]
+    pairs = [(-1, 3), (4, 3), (5, 6), (6, 7), (7, 8), (8, 4), (8, 9), (9, 7)]
     assert behind.pairs.tolist() == [(before << 32) + token for before, token in pairs]
     behind = drafter.guessable(0, np.log(0.2))
-    assert (behind.tokens.tolist(), len(behind.pairs)) == ([4, 5, 6, 7, 8, 9], 0)
+    assert (behind.tokens.tolist(), len(behind.pairs)) == ([-1, 4, 5, 6, 7, 8, 9], 0)
 
 
 def test_the_likeliest_behind_new_tokens_is_what_is_proposed_once_they_have_come():

@@ -710,35 +710,41 @@ def test_what_was_overlooked_ahead_is_not_asked_again_in_its_round(library, monk
 
 @pytest.mark.parametrize("how", [{}, {"temperature": 0.9, "do_sample": True, "seed": 3}], ids=["greedy", "drawn"])
 @pytest.mark.parametrize("level", [-3.0, -0.7, -0.2])
-def test_a_drafter_is_not_asked_where_it_has_said_that_nothing_is_likely_enough(
-    library, monkeypatch, foretold, level, how
-):
-    found, places = {}, []
-    guessable = NgramDrafter.guessable
+def test_a_drafter_is_not_asked_where_it_has_said_that_nothing_is_likely_enough(library, monkeypatch, level, how):
+    asked, behind, found = [], [], {}
+    likeliest, guessable = NgramDrafter.likeliest, NgramDrafter.guessable
 
-    def noted(self, slot, least):
-        places.append(guessable(self, slot, least))
-        return places[-1]
+    def told(self, slot, tokens):
+        place = len(self._texts[slot].automaton) - len(REPEATS) + len(tokens) - 1  # new tokens before it
+        asked.append((place, [*tokens], behind[-1] if behind else None))
+        return likeliest(self, slot, tokens)
 
+    def placed(self, slot, least):
+        behind.append(guessable(self, slot, least))
+        return behind[-1]
+
+    monkeypatch.setattr(NgramDrafter, "likeliest", told)
     for says in (False, True):
-        monkeypatch.setattr(NgramDrafter, "guessable", noted if says else Drafter.guessable)
+        monkeypatch.setattr(NgramDrafter, "guessable", placed if says else Drafter.guessable)
         decoder = decoder_of(Overlooks(level), "ngram")
         for _ in range(2):
-            foretold.clear()
-            places.clear()
+            asked.clear()
+            behind.clear()
             result = decoder.generate(REPEATS, max_new_tokens=60, **how)
-        found[says] = told_of(result), [[*one] for one in foretold]
-        guesses = [sum(span.work == "guess" for span in one.spans) for one in result.rounds]
-        assert max(guesses) == 1
-        assert sum(guesses) <= len(foretold)
+        begins = np.cumsum([0, *(len(one.tokens) for one in result.rounds)]).tolist()
+        guesses = [any(span.work == "guess" for span in one.spans) for one in result.rounds]
+        booked = {place for place, guess in zip(begins, guesses, strict=False) if guess}
+        places = [place for place, _, _ in asked]
+        assert len({*places}) == len(places)  # it is asked nothing twice, whatever it has said
+        assert {*places} & {*begins[:-1]} <= booked  # where the answer was yes, too
+        assert any(guess and len(one.tree) > 1 for one, guess in zip(result.rounds, guesses, strict=True))
+        found[says] = told_of(result), len(asked)
     assert found[True][0] == found[False][0]
-    asked = found[True][1]
-    assert len(asked) < len(found[False][1])
-    known = [({*one.tokens.tolist()}, {*one.pairs.tolist()}) for one in places]
-    for tokens in asked:
+    assert found[True][1] < found[False][1]
+    for _, tokens, known in asked:
         if len(tokens) > 1:
             before, token = tokens[-2:]
-            assert any(token in own or (before << 32) + token in pairs for own, pairs in known)
+            assert token in known.tokens or (before << 32) + token in known.pairs
 
 
 @pytest.mark.parametrize(

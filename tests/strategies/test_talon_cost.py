@@ -110,9 +110,11 @@ def test_drafting_pauses_where_guesses_are_asked_for_in_vain_or_more_is_lost_tha
         assert policy.overlooks() is not None
         policy.observe(overlooked(seconds))
         assert policy.learnt.credit == pytest.approx(before + number * (SHARE - seconds))
-    assert policy.overlooks() is None
-    assert policy.learnt.left == pause
-    assert policy.rests() == pause - 1
+    for left in range(pause, 0, -1):  # of the first of them it was told ahead
+        assert policy.overlooks() is None
+        assert (policy.learnt.left, policy.rests()) == (left, left - 1)
+        policy.observe(overlooked(0.001) if left > 2 else Round(TokenTree.root(0), np.array([0]), np.array([1])))
+    assert policy.overlooks() is not None
 
 
 def test_where_drafts_have_gained_guesses_are_asked_for_as_long_as_they_cost_no_more():
@@ -120,16 +122,24 @@ def test_where_drafts_have_gained_guesses_are_asked_for_as_long_as_they_cost_no_
     for _ in range(ENOUGH):
         learnt.went(1.0, 3, 1.5)
     gained = learnt.emitted - learnt.passes
-    for _ in range(int(gained / 0.1)):
+    looks = 0
+    while not learnt.left:
         learnt.looked(0.1)
-        assert not learnt.left
-    for _ in range(LOOKS):
-        learnt.looked(0.1)
-    assert learnt.left == PAUSES[0]
-    for _ in range(LOOKS):  # that were asked for ahead of their rounds
-        learnt.looked(0.1)
-    assert learnt.left == PAUSES[0]
-    assert learnt.others.drafts[1] == pytest.approx(learnt.passes, rel=0.05)
+        looks += 1
+    may = gained / (0.1 - SHARE)
+    assert may < looks <= may + LOOKS
+    assert learnt.left == learnt.pause == PAUSES[0]
+    assert (learnt.tokens, learnt.emitted - learnt.passes) == pytest.approx((learnt.tokens, gained))  # it is forgotten
+
+
+def test_guesses_that_cost_no_more_than_may_be_lost_are_asked_for_on_and_on():
+    learnt = Learnt()
+    for _ in range(10 * LOOKS):
+        learnt.looked(0.9 * SHARE)
+    assert not learnt.left
+    learnt.went(1.0, 1, 1.0)
+    assert learnt.passes == pytest.approx(1.0 + 10 * LOOKS * 0.9 * SHARE)  # the draft has taken that, too
+    assert learnt.others.drafts[1] == pytest.approx(learnt.passes)
 
 
 def test_nothing_is_overlooked_at_given_prices():

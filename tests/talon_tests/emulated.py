@@ -417,7 +417,7 @@ class Emulated(Library):
         read, at = (memory_of(one, queries, np.int64) for one in (ids, positions))
         prefixes, nodes = memory_of(layout, 2 * batch, np.int32).reshape(2, batch)
         last = {*numbers_at(ends, end_count, np.int64).tolist()}
-        asked = {*numbers_at(pairs, pair_count, np.int64).tolist()} if pair_count else {*()}
+        asked = {*numbers_at(pairs, pair_count, np.int64).tolist()} if pair_count else set()
         numbers = zip(numbers_at(starts, results, np.uint64), numbers_at(sizes, results, np.int64), strict=True)
         pieces = [(int(start), 4 * int(size)) for start, size in numbers]
         begun = memory_of(done, 1, np.int64).item()

@@ -53,7 +53,7 @@ class _Text:
         self._contexts: dict[int, Context] = {}  # by node
         self.pairs = Pairs(vocab_size)
         self._new: list[int] = []  # tokens that were asked about before they have come
-        self._behind = automaton.context()  # where one stands behind them
+        self._behind: Context  # where one stands behind them
 
     def append(self, tokens: IntArray) -> None:
         """The text goes on; its last token is the next root."""
@@ -128,7 +128,7 @@ class NgramDrafter(Retriever):
         return min(log(offered[0][1]), 0.0) if offered else -inf
 
     def guessable(self, slot: int, least: float) -> Behind:
-        """Behind one token that is the same, what has followed it once has the probability 1 - `discount` at most."""
+        """Behind a single token that is the same, what has followed it once has little more than 1 - `discount`."""
         pairs = self._texts[slot].pairs
         once = 1.0 - self._options.discount + 1.0 / self._vocab_size
         return pairs.of_repeated() if least > log(once) else pairs.of_all()

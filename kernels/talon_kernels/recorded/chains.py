@@ -173,7 +173,7 @@ def run_chains(library: Library, run: ChainRun) -> RanChains | None:
             found.append(ChainRecord(pending, layers, chain[:nodes], accepted, after, used, drawn, spent))
         return len(found)
 
-    def brought() -> list[int]:
+    def brought(before: int, done: int) -> list[int]:
         return found[-1].emitted if fields.left > 1 else []
 
     walk_on(walk, brought, rounds, run.wanted)

@@ -352,15 +352,12 @@ class Walked(RecordedPass[T]):
         own = ids.ctypes.data, positions.ctypes.data, found.best, last.ctypes.data, len(last)
         to = asked.pairs.ctypes.data, len(asked.pairs), *found.at, done.ctypes.data, found.drawn
 
-        told = 0
-
         def walk(count: int) -> int:
             self._library.walk_on(*program.at, *where, torch.get_num_threads(), count, *own, *to)
             return done.item()
 
-        def brought() -> list[int]:
-            nonlocal told
-            tokens, told = found.of_one(told, done.item()), done.item()
+        def brought(before: int, now: int) -> list[int]:
+            tokens = found.of_one(before, now)
             return tokens if ending.isdisjoint(tokens) else []
 
         walk_on(walk, brought, passes, wanted, behind is None)

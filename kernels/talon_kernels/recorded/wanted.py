@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def walk_on(
     walk: Callable[[int], int],
-    brought: Callable[[], Sequence[int]],
+    brought: Callable[[int, int], Sequence[int]],
     most: int,
     wanted: StillWanted | None,
     each: bool = True,
@@ -25,10 +25,10 @@ def walk_on(
     Args:
         walk: goes on up to so many passes or rounds, and says how many are done; raises LookupError where one cannot be
             repeated.
-        brought: the tokens of those that were done since it was called; none where a text has ended.
+        brought: the tokens of those from so many on up to so many; none where a text has ended.
         most: how many at most.
         wanted: as that of `Further`.
-        each: whether it is asked behind each of them; otherwise `walk` ends where it is.
+        each: whether it is asked behind each of them; otherwise `walk` stops where it is to be asked.
 
     Raises:
         CannotRecord: if one cannot be repeated.
@@ -43,7 +43,7 @@ def walk_on(
             raise CannotRecord(str(error)) from error
         if wanted is None or done in (before, most):
             return
-        tokens = brought()
+        tokens = brought(before, done)
         new += tokens
         if not tokens or not wanted(new):
             return
