@@ -8,7 +8,6 @@ all of it, with versions, as JSON.
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from talon_core.bench.environment import describe_environment, describe_session
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.defaults import DEFAULT_MODEL
+from talon_core.engine.bounds import Bounds
 from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts
 from talon_core.tree import TokenTree
@@ -53,6 +53,17 @@ PROMPTS = {
 
 TRAINED = ("eagle3", "hydra", "medusa")
 BASELINES = ("plain", "transformers")
+OF_ITSELF = """\
+import atexit, pathlib, runpy, sys
+status = pathlib.Path("/proc/self/status")
+atexit.register(lambda: print(status.read_text().split("VmHWM:")[1].split()[0], file=sys.stderr))
+runpy.run_module("talon_core", run_name="__main__", alter_sys=True)
+"""
+"""Runs `talon`, and says last on stderr what its memory was at most, in kB.
+
+What the system says of a child that has ended counts this process as well, of which it is a copy at first.
+"""
+
 NODES = (1, 2, 4, 8, 16, 32)
 CONTEXT = 256
 
@@ -65,9 +76,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=None, help="write the figures to this JSON file")
     options = parser.parse_args()
     model, tokenizer = load_model(options.model)
-    plain = decoder_for_model(model, tokenizer, Parts(policy="none"))
+    again = Bounds(keep=False)  # prompts come several times, and each time they are read
+    plain = decoder_for_model(model, tokenizer, Parts(policy="none"), bounds=again)
     trained = [kind for kind in TRAINED if shipped_for(model, kind)]
-    fast = {drafter: decoder_for_model(model, tokenizer, Parts(drafter)) for drafter in ("ngram", *trained)}
+    fast = {
+        drafter: decoder_for_model(model, tokenizer, Parts(drafter), bounds=again) for drafter in ("ngram", *trained)
+    }
     figures = {
         "manifest": {
             "model": options.model,
@@ -188,10 +202,9 @@ def _draft(plain: Decoder, decoder: Decoder, repetitions: int) -> dict[str, floa
 def _memory(name: str, model: Any) -> dict[str, float]:
     """Peak memory of a whole `talon generate` process, in MB, and the limit of three times the weights + 700 MB."""
     weights = sum(tensor.nbytes for tensor in {*model.parameters(), *model.buffers()}) / 1e6
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    command = [str(Path(sys.executable).parent / "talon"), "generate", PROMPTS["summary"], "--model", name, "--json"]
-    subprocess.run(command, check=True, capture_output=True)
-    peak = max(before, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) / 1e3
+    command = [sys.executable, "-c", OF_ITSELF, "generate", PROMPTS["summary"], "--model", name, "--json"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    peak = int(done.stderr.split()[-1]) / 1e3
     return {"weights_mb": weights, "peak_mb": peak, "limit_mb": 3 * weights + 700}
 
 
