@@ -325,7 +325,7 @@ class Player:
             if behind is None:
                 continue
             require(
-                bool((np.diff(behind.pairs) > 0).all()),
+                bool((behind.pairs[1:] > behind.pairs[:-1]).all()),
                 "drafter",
                 self._subject.named,
                 "returned a Behind from guessable whose pairs do not rise",

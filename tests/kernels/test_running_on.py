@@ -799,6 +799,15 @@ def test_nothing_is_overlooked_of_a_source_that_a_policy_chooses(library, monkey
         assert bool(asked) == overlooks
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C raises KeyboardInterrupt, also where the tests were started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("drafter", ["ngram", None])
 def test_ctrl_c_while_passes_are_run_ahead_is_not_lost(library, monkeypatch, drafter):
     """A signal that comes while C runs a pass, and one that comes while nobody but the policy is asked."""
