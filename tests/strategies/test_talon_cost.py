@@ -129,7 +129,8 @@ def test_where_drafts_have_gained_guesses_are_asked_for_as_long_as_they_cost_no_
     may = gained / (0.1 - SHARE)
     assert may < looks <= may + LOOKS
     assert learnt.left == learnt.pause == PAUSES[0]
-    assert (learnt.tokens, learnt.emitted - learnt.passes) == pytest.approx((learnt.tokens, gained))  # it is forgotten
+    assert (learnt.looks, learnt.looking) == (0, 0.0)  # what it took is forgotten
+    assert learnt.emitted - learnt.passes == pytest.approx(gained)
 
 
 def test_guesses_that_cost_no_more_than_may_be_lost_are_asked_for_on_and_on():

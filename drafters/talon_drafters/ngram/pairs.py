@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from talon_core.target import Behind
 from talon_core.tree import IntArray
-from talon_core.tree_arrays import ints
+from talon_core.tree_arrays import distinct, ints
 
 BEYOND = 1 << 31
 """Ids of tokens are below it, and not below what it is with a minus."""
@@ -47,10 +47,9 @@ class Pairs:
         first, second = text[:-1], text[1:]
         within = (second >= 0) & (second < self._vocab_size) & (first >= -BEYOND) & (first < BEYOND)
         new, counts = np.unique((first[within] << 32) + second[within], return_counts=True)
-        fresh = ~_among(new, self._known)
-        twice = new[(counts > 1) | ~fresh]
-        self._known = _with(self._known, new[fresh])
-        self._followed = _with(self._followed, new[fresh] >> 32)
+        twice = new[(counts > 1) | _among(new, self._known)]
+        self._known = _with(self._known, new)
+        self._followed = _with(self._followed, new >> 32)
         self._twice = _with(self._twice, twice >> 32)
 
 
@@ -64,6 +63,5 @@ def _among(numbers: IntArray, known: IntArray) -> NDArray[np.bool_]:
 
 def _with(known: IntArray, more: IntArray) -> IntArray:
     """Rising numbers with others; to sort all of them anew would take long."""
-    more = np.unique(more)
-    more = more[~_among(more, known)]
+    more = distinct(more[~_among(more, known)])
     return np.insert(known, known.searchsorted(more), more) if len(more) else known
