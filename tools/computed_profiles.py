@@ -197,7 +197,7 @@ def computed(name: str, gpu: Gpu, shape: Shape) -> Profile:
         "peak_share": PEAK_SHARE,
     }
     model = {"name": shape.name, "parameters": shape.parameters, "weights_sha256": None}
-    tables = {f"{kind}_table": Table(kind, rounded[kind]) for kind in AXES}
+    tables: dict[str, Any] = {f"{kind}_table": Table(kind, rounded[kind]) for kind in AXES}
     return Profile(name, "computed", machine, model, "eagle3", made, **tables)
 
 

@@ -34,7 +34,20 @@ def costs_for(profile: str, traces: Sequence["Trace"], other_machine: bool) -> "
     costs = find_profile(profile)
     if not other_machine:
         _check(costs, traces, apart(_machine), RECORDED, "here")
+    _note_temperature(costs, traces)
     return costs
+
+
+def _note_temperature(costs: "Profile", traces: Sequence["Trace"]) -> None:
+    """Say on stderr where a profile was measured on greedy texts and a trace has drawn ones, or the other way round."""
+    recorded = {trace["settings"]["temperature"] for trace in traces}
+    others = sorted(each for each in recorded if (each > 0) is not (costs.temperature > 0))
+    if others and costs.origin == "measured":
+        note(
+            f"profile '{costs.name}' was measured at temperature {costs.temperature:g}, and the trace recorded at "
+            f"{others[0]:g}; a pass takes longer where tokens are drawn: talon profile measure --temperature "
+            f"{others[0]:g} makes one of such passes"
+        )
 
 
 def check_drafter_costs(costs: "Profile", traces: Sequence["Trace"], other_machine: bool) -> None:

@@ -81,6 +81,7 @@ def measure(
     repetitions: Annotated[
         int, typer.Option(parser=opts.whole_number, metavar="N", help="Time everything this many times.")
     ] = 5,
+    temperature: opts.Temperature = 0.0,
     replace: opts.Replace = False,
     as_json: opts.Json = False,
 ) -> None:
@@ -95,12 +96,13 @@ def measure(
     check_folder(profiles_folder(), "the folder of profiles")
     if repetitions < 1:
         raise ValueError(f"--repetitions is {repetitions}; it must be at least 1")
+    opts.sampling_options(temperature, None, None, None, None)
     if 1 not in batches:
         raise ValueError(f"--batches is {','.join(map(str, batches))}; 1 must be among them")
     registry = load_registry()
     if drafter not in (opts.DEFAULT_DRAFTER, NONE):
         built(registry, "drafter", drafter)  # a typing error costs no waiting
-    plan = ProfilePlan(nodes, contexts, batches, rows, widths, repetitions)
+    plan = ProfilePlan(nodes, contexts, batches, rows, widths, repetitions, temperature)
     with KEPT.making(name):
         if not replace:
             KEPT.check_free(name)
@@ -233,7 +235,7 @@ def listing(as_json: opts.Json = False) -> None:
     stdout().print(table)
 
 
-_SAID = ("origin", "machine", "model", "drafter", "made")
+_SAID = ("origin", "machine", "model", "drafter", "temperature", "made")
 
 
 def _machine(found: "Profile") -> str:
@@ -258,7 +260,7 @@ def _show(found: "Profile") -> None:
     if not console.is_terminal:
         console.width = WIDTH
     what = f"{found.name} ({found.origin}): {_machine(found)}, {found.machine['dtype']}"
-    console.print(f"{what}; {found.model.get('name')} with {found.drafter or NONE}")
+    console.print(f"{what}; {found.model.get('name')} with {found.drafter or NONE}, temperature {found.temperature:g}")
     verify, draft = found.verify_table.fit, found.draft_table.fit
     assert verify is not None
     first, contexts, batches = verify.axes

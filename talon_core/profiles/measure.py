@@ -22,6 +22,7 @@ from talon_core.profiles.profile import AXES, Profile, Table
 from talon_core.profiles.shapes import LAYERS, Full, Passes, Shape, Shaped
 from talon_core.request import Request
 from talon_core.rounds import Round
+from talon_core.sampling import temperature_sampling
 
 WARM_UP = 3
 """Rounds of each context and batch that are not counted."""
@@ -56,6 +57,7 @@ class ProfilePlan:
         rows: of a drafter's layer, for each tree.
         widths: candidates of each row.
         repetitions: of everything.
+        temperature: of the texts; 0 for greedy ones.
     """
 
     nodes: tuple[int, ...] = (1, 2, 4, 8, 16, 24, 32, 48, 64)
@@ -64,6 +66,7 @@ class ProfilePlan:
     rows: tuple[int, ...] = (1, 2, 4, 8, 16)
     widths: tuple[int, ...] = (4, 16)
     repetitions: int = 5
+    temperature: float = 0.0
 
     def rounds(self, rng: np.random.Generator) -> list[Shape]:
         """One repetition: each number of nodes and each kind of layer at least once, in an order of its own."""
@@ -210,7 +213,8 @@ class Measuring:
         for layers, context, seconds in self._chains:
             noted.add("chain", (layers,), seconds - (verify(1 + layers, context, 1) or 0.0))
         tables = {f"{kind}_table": noted.table(kind) for kind in AXES}
-        return Profile(name, "measured", environment, model, self._spec, made, **tables)
+        temperature = made.pop("temperature")
+        return Profile(name, "measured", environment, model, self._spec, made, **tables, temperature=temperature)
 
     def _measure(self, context: int, batch: int) -> None:
         """All sizes of trees and layers, at one context and batch."""
@@ -290,10 +294,11 @@ class Measuring:
         self, engine: Engine, context: int, batch: int, period: int = PERIOD, tokens: int | None = None
     ) -> list[Sequence]:
         most = self.wanted.tokens if tokens is None else tokens
+        sampling = temperature_sampling(self.wanted.temperature)
         sequences = []
         for _ in range(batch):
             piece = self._rng.integers(0, self._decoder.target.vocab_size, min(period, context))
-            sequences.append(engine.submit(Request(np.resize(piece, context), most)))
+            sequences.append(engine.submit(Request(np.resize(piece, context), most, sampling, seed=0)))
         return sequences
 
     def _step(self, engine: Engine, sequences: list[Sequence], shape: Shape) -> tuple[float, list[Round]]:

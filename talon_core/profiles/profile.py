@@ -119,6 +119,7 @@ class Profile(Costs):
             pass was run in its own round.
         chain_table: of what rounds take besides the target's pass where their passes are run ahead; none where they
             cannot be, and in profiles that were made when none were.
+        temperature: of the texts; 0 for greedy ones.
     """
 
     name: str
@@ -136,6 +137,7 @@ class Profile(Costs):
     catch_up_table: Table = attrs.field(factory=lambda: Table("catch_up"))
     rest_table: Table = attrs.field(factory=lambda: Table("rest"))
     chain_table: Table = attrs.field(factory=lambda: Table("chain"))
+    temperature: float = 0.0
 
     @property
     def fixed(self) -> bool:
@@ -214,13 +216,17 @@ class Profile(Costs):
     @cached_property
     def fingerprint(self) -> str:
         """Tells the profile from others: of all that it says."""
-        return records.sha256_of(self.as_dict())[:16]
+        told = self.as_dict()
+        if not self.temperature:  # profiles that were made before there was one are the same as before
+            del told["temperature"]
+        return records.sha256_of(told)[:16]
 
     def as_dict(self) -> dict[str, Any]:
         """It as plain data, for JSON; `from_dict` reads it."""
-        said = {"name": self.name, "origin": self.origin, "machine": dict(self.machine), "model": dict(self.model)}
-        tables = {kind: table.as_list() for kind, table in self.tables.items()}
-        return {"kind": KIND, "format": FORMAT, **said, "drafter": self.drafter, "made": dict(self.made), **tables}
+        said: dict[str, Any] = {"name": self.name, "origin": self.origin}
+        said |= {"machine": dict(self.machine), "model": dict(self.model)}
+        said |= {"drafter": self.drafter, "temperature": self.temperature, "made": dict(self.made)}
+        return {"kind": KIND, "format": FORMAT, **said, **{kind: each.as_list() for kind, each in self.tables.items()}}
 
     @classmethod
     def from_dict(cls, data: Any) -> "Profile":
@@ -283,6 +289,7 @@ READERS: Mapping[str, records.Reader] = {
     "machine": _machine,
     "model": records.dictionary,
     "drafter": records.maybe(records.words),
+    "temperature": records.amount,
     "made": records.dictionary,
     **{f"{kind}_table": _table(kind) for kind in AXES},
 }

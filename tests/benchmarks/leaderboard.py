@@ -162,7 +162,8 @@ def _boards(options: argparse.Namespace, last: int) -> dict[str, Any]:
         for drafter, laws in _traces(options, temperature):
             _record(options, drafter, temperature, laws)
     for drafter in options.drafters if last >= STEPS.index("measure") else ():
-        _profile(options, drafter)
+        for temperature in options.temperatures:
+            _profile(options, drafter, temperature)
     replayed: dict[float, list[dict[str, Any]]] = {}
     for temperature in options.temperatures if last >= STEPS.index("replay") else ():
         traces = _traces(options, temperature)
@@ -238,11 +239,12 @@ def _record(options: argparse.Namespace, drafter: str, temperature: float, laws:
     return trace
 
 
-def _profile(options: argparse.Namespace, drafter: str) -> Path:
-    """What passes of the target and a drafter take here."""
-    kept: Path = options.work / f"profile-{_file_name(options.model)}-{_file_name(drafter)}.json"
+def _profile(options: argparse.Namespace, drafter: str, temperature: float) -> Path:
+    """What passes of the target and a drafter take here in texts of a temperature."""
+    at = f"-{temperature:g}" if temperature else ""
+    kept: Path = options.work / f"profile{at}-{_file_name(options.model)}-{_file_name(drafter)}.json"
     if not kept.exists():
-        of = ("--model", options.model, "--drafter", drafter)
+        of = ("--model", options.model, "--drafter", drafter, "--temperature", f"{temperature:g}")
         with tempfile.TemporaryDirectory() as data:  # so that none of the user's profiles is replaced
             made = _talon(
                 *("profile", "measure", "leaderboard", *of, *SIZES, "--json"), environment={"TALON_DATA": data}
@@ -267,7 +269,14 @@ def _replayed(options: argparse.Namespace, drafter: str, laws: bool, temperature
     registry = load_registry()
     methods = methods_of(registry, laws, built(registry, "drafter", drafter).reads_texts)
     trace = _record(options, drafter, temperature, laws)
-    how = ("--trace", str(trace), "--profile", str(_profile(options, drafter)), "--out", str(options.work / "replays"))
+    how = (
+        "--trace",
+        str(trace),
+        "--profile",
+        str(_profile(options, drafter, temperature)),
+        "--out",
+        str(options.work / "replays"),
+    )
     rows = _talon("trace", "sweep", *methods, *how, "--json")["rows"]
     plain = {row["set"]: row["predicted_tokens_per_second"] for row in rows if row["method"] == PLAIN}
     of_sets = {

@@ -181,6 +181,12 @@ def test_steps_are_done_once_and_the_best_are_decoded_with(script, tmp_path, mon
         monkeypatch.setattr(sys, "argv", [*command, "--until", until])
         script.main()
         assert {arguments[1] for arguments in called} == {first}  # steps before it are not done again
+        if first == "measure":
+            asked = [arguments[arguments.index("--temperature") + 1] for arguments in called]
+            assert sorted(asked) == ["0", "1"]
+        for arguments in called if first == "sweep" else ():
+            trace, profile = (Path(arguments[arguments.index(name) + 1]).name for name in ("--trace", "--profile"))
+            assert trace.startswith("trace-1-") is profile.startswith("profile-1-")
     called.clear()
     monkeypatch.setattr(sys, "argv", [*command, "--out", str(out), "--limit", "2", "--clock-limit", "3"])
     script.main()

@@ -146,6 +146,7 @@ def test_ctrl_c_leaves_nothing_and_what_was_there_before(talon, measured, monkey
         ),
         (("measure", "x", "--repetitions", "0"), "--repetitions is 0; it must be at least 1"),
         (("measure", "x", "--batches", "2,4"), "--batches is 2,4; 1 must be among them"),
+        (("measure", "x", "--temperature", "-1"), "--temperature is -1.0; it must be 0 (greedy), or a finite number"),
         (("measure", "x", "--nodes", "1,0"), "'1,0' must be of numbers of at least 1, at most 4096"),
         (("measure", "x", "--nodes", "5000"), "'5000' must be of numbers of at least 1, at most 4096"),
         (("measure", "x", "--rows", "a"), "'a' is not a whole number"),
@@ -183,12 +184,13 @@ def test_generate_takes_a_profile_of_this_machine_and_another_one_only_where_it_
     assert answer["token_ids"] == plain
 
 
-def recorded(talon, model, tmp_path):
+def recorded(talon, model, tmp_path, *more):
     """The folder of a trace of one text."""
+    tmp_path.mkdir(exist_ok=True)
     (tmp_path / "one.txt").write_text("hi-")
     folder = str(tmp_path / "trace")
     record = ("trace", "record", "--prompts", str(tmp_path / "one.txt"), "--out", folder, "--model", model)
-    assert talon(*record, "--drafter", "ngram", "--raw", "--max-new-tokens", "12").status == 0
+    assert talon(*record, "--drafter", "ngram", "--raw", "--max-new-tokens", "12", *more).status == 0
     return folder
 
 
@@ -224,6 +226,22 @@ def test_replay_predicts_with_a_profile(talon, measured, model, tmp_path):
     assert "no profile 'yours'" in talon(*replay, "--profile", "yours").refusal
     environment(folder, weight_bits=4)
     assert "the weights of its model have 32 bits and not 4" in talon(*replay, "--profile", "mine").refusal
+
+
+@pytest.mark.parametrize(("own", "other"), [("0", "1"), ("1", "0")])
+def test_a_profile_of_drawn_texts_is_told_from_one_of_greedy_ones(talon, measured, model, tmp_path, own, other):
+    assert measured("--temperature", own).status == 0
+    assert f"temperature {own}" in talon("profile", "show", "mine").out
+    told = {one["name"]: one["temperature"] for one in talon("profile", "list", "--json").answer["profiles"]}
+    assert told["mine"] == float(own)
+    said = f"profile 'mine' was measured at temperature {own}, and the trace recorded at {other}"
+    for temperature in (own, other):
+        folder = recorded(talon, model, tmp_path / temperature, "--temperature", temperature)
+        ran = talon("trace", "replay", folder, "none", "--jobs", "1", "--profile", "mine")
+        assert ran.status == 0
+        assert (said in " ".join(ran.err.split())) is (temperature == other)
+        ran = talon("trace", "replay", folder, "none", "--jobs", "1", "--profile", "h200-qwen3-32b", "--other-machine")
+        assert "was measured at temperature" not in ran.err  # it was not measured
 
 
 def test_a_profile_is_compared_with_how_the_trace_was_recorded_too(talon, measured, model, tmp_path):

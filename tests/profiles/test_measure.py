@@ -3,11 +3,14 @@
 from time import sleep
 from typing import Any
 
+import attrs
 import pytest
 
+from talon_core.engine.engine import Engine
 from talon_core.hf.target import HFTarget
 from talon_core.profiles.measure import PAUSES, Measuring, ProfilePlan
 from talon_core.profiles.profile import Profile
+from talon_core.request import Request
 from talon_drafters.draft_model.drafter import ModelDrafter
 from talon_tests.tiny_models import tiny_model
 
@@ -46,6 +49,26 @@ def test_every_size_that_is_asked_for_is_measured(model: Any, drafter: str | Non
     assert all(seconds > 0 for kind in ("verify", "draft", "commit") for seconds in found.tables[kind].points.values())
 
 
+def test_texts_are_drawn_at_the_temperature_that_is_asked_for(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each text of it, also those whose rounds without a draft are run ahead, so that drawing is timed."""
+    submit, sampled = Engine.submit, list[tuple[bool, float]]()
+
+    def listening(engine: Engine, request: Request) -> Any:
+        sampled.append((request.sampling.do_sample, request.sampling.temperature))
+        return submit(engine, request)
+
+    monkeypatch.setattr(Engine, "submit", listening)
+    greedy = measured(model, "ngram")
+    assert {each for each, _ in sampled} == {False}
+    sampled.clear()
+    found = measured(model, "ngram", attrs.evolve(SMALL, temperature=0.7))
+    assert {*sampled} == {(True, 0.7)}
+    assert (greedy.temperature, found.temperature) == (0.0, 0.7)
+    assert {kind for kind, table in found.tables.items() if table.points} == {
+        kind for kind, table in greedy.tables.items() if table.points
+    }
+
+
 def test_what_is_measured_is_what_the_passes_take(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass that waits for 150 ms is found to take that, and a layer of the drafter is not."""
     verify = HFTarget.verify
@@ -55,7 +78,10 @@ def test_what_is_measured_is_what_the_passes_take(model: Any, monkeypatch: pytes
         return verify(*given, **more)
 
     monkeypatch.setattr(HFTarget, "verify", slow)
-    found = measured(model, "ngram", ProfilePlan((1, 20), (30,), (1,), (3,), (2,), repetitions=1))
+    wanted = ProfilePlan((1, 20), (30,), (1,), (3,), (2,), repetitions=1)
+    measuring = Measuring(wanted, model, None, "ngram", "tiny")
+    measuring._decoder.target.runs_on = False  # or all of the passes that are run together would wait once
+    found = measuring.run("tiny")
     assert 0.15 <= (found.verify(1, 40) or 0.0) <= (found.verify(20, 40) or 0.0) < 0.3
     assert (found.draft(3, 2) or 0.0) < 0.15
     assert (found.commit(1) or 0.0) < 0.15

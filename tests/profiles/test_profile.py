@@ -48,6 +48,9 @@ def test_a_profile_comes_back_as_it_was(tmp_path: Path) -> None:
     file.write_text(as_text(made()))
     found = read_profile(file)
     assert found.as_dict() == made().as_dict()
+    drawn = made(temperature=0.7)
+    assert Profile.from_dict(drawn.as_dict()).temperature == 0.7
+    assert drawn.fingerprint != made().fingerprint
     assert found.verify(10, 100, 2) == made().verify(10, 100, 2)
 
 
@@ -127,6 +130,8 @@ def without(name: str) -> Callable[[dict[str, Any]], Any]:
         (changed(machine={**made().machine, "gpu": 3}), "'machine' has a 'gpu' that is 3; it must be a list of texts"),
         (changed(more=1), "'more' is not known"),
         (changed(origin="guessed"), "'origin' is 'guessed'; it must be one of"),
+        (changed(temperature="hot"), "'temperature' is 'hot'; it must be a number"),
+        (changed(temperature=-1), "'temperature' is -1; it must be a finite number from 0"),
         (changed(verify=[]), "'verify' is empty; it must have at least one point"),
         (changed(verify={}), "'verify' is {}; it must be a list of points"),
         (changed(verify=[[1, 64, 0.1]]), r"'verify' has at 0 what is \[1, 64, 0.1\]; it must be a list of nodes, con"),
@@ -158,8 +163,8 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path: Path, cut: int) -> None:
         read_profile(file)
 
 
-@pytest.mark.parametrize("kind", ["catch_up", "rest", "chain"])
-def test_a_file_from_before_there_was_a_table_knows_nothing_of_it(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["catch_up", "rest", "chain", "temperature"])
+def test_a_file_from_before_there_was_a_field_knows_nothing_of_it(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "old.json"
     file.write_text(json.dumps(without(kind)(made().as_dict())))
     assert read_profile(file).as_dict() == made().as_dict()
