@@ -77,9 +77,10 @@ def texts(count: int = 12, seed: int = 0) -> list[Text]:
 # The loss
 
 
+@pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize(("rows", "piece"), [(1, 1), (16, 7), (2048, 256)])
 def test_the_loss_and_its_gradients_are_those_of_the_definition(
-    rows: int, piece: int, monkeypatch: pytest.MonkeyPatch
+    rows: int, piece: int, biased: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("talon_drafters.training.losses.ROWS", rows)
     monkeypatch.setattr("talon_drafters.training.losses.PIECE", piece)
@@ -90,13 +91,14 @@ def test_the_loss_and_its_gradients_are_those_of_the_definition(
     law = TargetLaw(torch.randn(50, 12, dtype=torch.float64), torch.randn(50, dtype=torch.float64), softcap=3.0)
     place, row_weight = torch.randint(0, 20, (41,)), torch.rand(41)
 
-    loss, agree = soft_cross_entropy(hidden, weight, truth, place, law, row_weight)
+    bias = torch.randn(50, dtype=torch.float64) if biased else None
+    loss, agree = soft_cross_entropy(hidden, weight, truth, place, law, row_weight, bias)
     loss.backward()
     got = (hidden.grad, weight.grad)
     hidden.grad = weight.grad = None
 
     wanted = torch.softmax(law.scores(truth[place]).double(), dim=-1)
-    logp = torch.log_softmax(hidden @ weight.T, dim=-1)
+    logp = torch.log_softmax(nn.functional.linear(hidden, weight, bias), dim=-1)
     definition = -((wanted * logp).sum(-1) * row_weight).sum()
     definition.backward()
 
@@ -177,7 +179,7 @@ def test_an_unrolled_step_sees_what_a_drafted_node_sees() -> None:
     assert compared > 20
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+@pytest.mark.parametrize("architecture", ["llama", "gemma3", "phi"])  # the last one's LM head has a bias
 @pytest.mark.parametrize(
     "kind", [name for trained in TRAINED.values() if trained.counts_steps for name in trained.variants]
 )
@@ -186,12 +188,19 @@ def test_a_head_is_trained_on_what_it_reads_when_it_drafts(
 ) -> None:
     training, model = TRAININGS[kind], tiny_model(architecture)
     torch.manual_seed(1)
+    if model.lm_head.bias is not None:
+        model.lm_head.bias.data.normal_()
     head = training.make(model, torch.arange(VOCAB))
     for parameter in head.parameters():
         parameter.data = (parameter.data + 0.1 * torch.randn_like(parameter)).bfloat16().float()  # as in the files
     hidden: list[torch.Tensor] = []
+    biases: list[torch.Tensor | None] = []
 
     class Kept(StepCounter):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            biases.append(self._bias)
+
         def add(self, given: torch.Tensor) -> None:
             hidden.append(given)
             super().add(given)
@@ -214,7 +223,7 @@ def test_a_head_is_trained_on_what_it_reads_when_it_drafts(
             tree = TokenTree.root(int(ids[start + 1]))
             for step in range(3):
                 (candidates,) = decoder.drafter.propose([Frontier(0, tree, np.array([step]), 1)]).candidates
-                trained = torch.softmax(hidden[step][0, place] @ weight.T, -1)
+                trained = torch.softmax(nn.functional.linear(hidden[step][0, place], weight, biases[0]), -1)
                 np.testing.assert_allclose(candidates.law(0), trained.detach(), atol=2e-5)
                 tree = tree.extend(ids[[start + 2 + step]], np.array([step]), np.zeros(1))
 

@@ -39,7 +39,7 @@ class HydraTraining(HeadTraining):
         assert isinstance(head, HydraHeads)
         index, last = batch.starts.clamp(min=0), batch.ids.shape[1] - 1
         read = [at_places(head.encode(truth.last.to(next(head.parameters()).dtype)), index)]
-        counter = StepCounter(batch, truth, truth.law.weight, self.options.decay)
+        counter = StepCounter(batch, truth, truth.law.weight, self.options.decay, truth.law.bias)
         for step in range(self.options.steps):
             read.append(at_places(truth.embeddings, (index + 1 + step).clamp(max=last)).to(read[0].dtype))
             counter.add(head.hidden(step, torch.cat(read, dim=-1)))

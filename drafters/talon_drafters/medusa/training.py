@@ -34,7 +34,7 @@ class MedusaTraining(HeadTraining):
     def loss(self, head: nn.Module, batch: Batch, truth: Truth) -> StepCounts:
         assert isinstance(head, MedusaHeads)
         states = at_places(truth.last, batch.starts.clamp(min=0)).to(next(head.parameters()).dtype)
-        counter = StepCounter(batch, truth, truth.law.weight, self.options.decay)
+        counter = StepCounter(batch, truth, truth.law.weight, self.options.decay, truth.law.bias)
         for hidden in head.hidden(states):
             counter.add(hidden)
         return counter.result()

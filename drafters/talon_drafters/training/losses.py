@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from talon_drafters.training.target_states import TargetLaw
@@ -18,13 +18,21 @@ PIECE = 256
 class _SoftCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, truth: Tensor, place: Tensor, law: TargetLaw, row_weight: Tensor
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        truth: Tensor,
+        place: Tensor,
+        law: TargetLaw,
+        row_weight: Tensor,
     ) -> tuple[Tensor, Tensor]:
         device = hidden.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
         order = torch.argsort(place)  # rows that speak of the same place stand together and share its law
         place, row_weight = place[order], row_weight[order]
         low, low_weight = hidden.detach()[order].to(dtype), weight.detach().to(dtype)
+        low_bias = None if bias is None else bias.detach().to(dtype)
         grad_hidden = torch.empty_like(low)
         learns = ctx.needs_input_grad[1]
         grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if learns else None
@@ -37,9 +45,8 @@ class _SoftCrossEntropy(torch.autograd.Function):
                 slope = slopes[: len(low[rows])]
                 for part in range(start, start + len(slope), PIECE):
                     few = slice(part, min(part + PIECE, start + len(slope)))
-                    nats, agree[few] = _slopes(
-                        low[few] @ low_weight.T, truth, place[few], law, row_weight[few], slope[part - start :]
-                    )
+                    scores = nn.functional.linear(low[few], low_weight, low_bias)
+                    nats, agree[few] = _slopes(scores, truth, place[few], law, row_weight[few], slope[part - start :])
                     loss += nats
                 torch.mm(slope, low_weight, out=grad_hidden[rows])
                 if grad_weight is not None:
@@ -61,7 +68,7 @@ class _SoftCrossEntropy(torch.autograd.Function):
         hidden_type, weight_type = ctx.types
         by = slopes[0]
         of_weight = (grad_weight * by).to(weight_type) if grad_weight is not None else None
-        return (grad_hidden * by).to(hidden_type), of_weight, None, None, None, None
+        return (grad_hidden * by).to(hidden_type), of_weight, None, None, None, None, None
 
 
 def _slopes(
@@ -86,7 +93,13 @@ def _slopes(
 
 
 def soft_cross_entropy(
-    hidden: Tensor, weight: Tensor, truth: Tensor, place: Tensor, law: TargetLaw, row_weight: Tensor
+    hidden: Tensor,
+    weight: Tensor,
+    truth: Tensor,
+    place: Tensor,
+    law: TargetLaw,
+    row_weight: Tensor,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Cross-entropy of a head's laws against the target's, both over the draft vocabulary.
 
@@ -100,11 +113,12 @@ def soft_cross_entropy(
         place: which of them each row speaks of, shape `(rows,)`, int64.
         law: the target's law over the draft vocabulary.
         row_weight: how much each row counts, shape `(rows,)`, float32.
+        bias: what is added to the head's scores, shape `(draft_vocab,)`; it is the target's, and not learnt.
 
     Returns:
         The weighted sum over rows, a float32 scalar in nats, and where both laws have the same best token, shape
         `(rows,)`, bool.
     """
     apply: Any = _SoftCrossEntropy.apply
-    loss, agree = apply(hidden, weight, truth, place, law, row_weight)
+    loss, agree = apply(hidden, weight, bias, truth, place, law, row_weight)
     return loss, agree

@@ -37,10 +37,12 @@ class StepCounter:
         truth: what the target says about them.
         output: the head's output matrix, shape `(draft_vocab, hidden)`.
         decay: step `k` counts `decay ** k`.
+        bias: what the head's scores have besides, where its output matrix is the target's, shape `(draft_vocab,)`.
     """
 
-    def __init__(self, batch: Batch, truth: Truth, output: Tensor, decay: float) -> None:
+    def __init__(self, batch: Batch, truth: Truth, output: Tensor, decay: float, bias: Tensor | None = None) -> None:
         self._batch, self._truth, self._output, self._decay = batch, truth, output, decay
+        self._bias = bias
         self._index = batch.starts.clamp(min=0)
         self._alive = [batch.starts >= 0]
         self._counted: list[Tensor] = []
@@ -73,6 +75,7 @@ class StepCounter:
             torch.cat(self._places),
             self._truth.law,
             torch.cat(weights),
+            self._bias,
         )
         agreeing = self._alive[0]
         agreed = []
