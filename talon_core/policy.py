@@ -81,6 +81,10 @@ class SequenceInfo:
         """Whether each token is the most likely one."""
         return self.temperature == 0
 
+    def within(self) -> "SequenceInfo":
+        """What a policy is told that another one asks: no pass is run ahead by what it says of rounds to come."""
+        return attrs.evolve(self, runs_on=False, draws_on=False, rests_on=False)
+
 
 class TreePolicy(ABC):
     """Decides the shape of one draft tree; the engine calls `width` and `grow` once per layer, then `finish`.

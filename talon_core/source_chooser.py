@@ -41,7 +41,7 @@ def check_sources(policy: TreePolicy, sources: Sequence[str], of: str) -> None:
     Raises:
         ValueError: if it would.
     """
-    if not sources and chooses_source(policy):
+    if len(sources) < 2 and chooses_source(policy):
         raise ValueError(
             f"the tree policy '{policy.name}' chooses among several drafters, and {of}; take a drafter that is made of "
             "several, as hybrid:of=eagle3+ngram, and the schedule sync"

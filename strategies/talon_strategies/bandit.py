@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import attrs
 from attrs.validators import ge, in_
 
+from talon_core.basics.option_checks import number, yes_or_no
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.costs import Costs, MeasuredCosts
@@ -30,7 +31,6 @@ from talon_core.searching import searched
 from talon_core.source_chooser import SourceChooser, chooses_source
 from talon_core.tree import TokenTree
 from talon_strategies.drawing import NOTHING
-from talon_strategies.options import number, yes_or_no
 from talon_strategies.prices import rounds_price
 from talon_strategies.ucb import BOUNDS, Arm, next_arm
 
@@ -259,7 +259,7 @@ class Bandit(SourceChooser, CountingPlanner):
             if source is None or not isinstance(policy, Plain)
         ]
         alone = {source: attrs.evolve(sequence, costs=sequence.costs.of_source(source)) for source in sources[1:]}
-        infos = {None: sequence} | alone
+        infos = {source: info.within() for source, info in ({None: sequence} | alone).items()}
         one = attrs.evolve(self, of=tuple(_begun(policy, infos[source]) for policy, source in arms))
         for player, (_, source) in zip(one.learnt.players, arms, strict=True):
             player.source, player.costs = source, infos[source].costs

@@ -169,7 +169,7 @@ class Taps(ForestLearner):
 
     def begin(self, sequence: SequenceInfo) -> TreePolicy:
         with blaming("tree policy", self.of, "begin"):
-            own = self.of.begin(sequence)
+            own = self.of.begin(sequence.within())
         notice(self.name, self.head, sequence)
         return attrs.evolve(self, of=own)
 

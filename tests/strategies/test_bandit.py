@@ -228,7 +228,8 @@ def test_a_policy_is_told_of_the_sequence_and_of_the_rounds_that_it_drafted(draf
         tree = draft(policy, DRAFTER).tree
         policy.observe(told(tree, len(tree) - 1))
     first, second, third = policy.of
-    assert [one.told_of for one in policy.of] == [info] * 3
+    said = [attrs.astuple(one.told_of, recurse=False) for one in policy.of]
+    assert said == [attrs.astuple(info, recurse=False)] * 3
     assert info.machine == {"begun": [1, 2, 3]}
     assert (first.notes.heard, second.notes.heard, third.notes.heard) == ([1], [2], [3] * 7)
     assert third.notes.asked == 7
@@ -538,8 +539,27 @@ def test_sequences_of_a_batch_choose_each_for_itself():
 
 def test_a_drafter_that_is_not_several_is_refused():
     policy = Bandit("chain[length=2]", drafters=True)
-    with pytest.raises(ValueError, match="'bandit' chooses among several drafters, and there is one; take a drafter"):
-        Engine(TableTarget(TARGET), Match(), policy, DRAFTER)
+    one = OfTwo()
+    one.sources = one.sources[:1]
+    for drafter in (DRAFTER, one):
+        with pytest.raises(
+            ValueError, match="'bandit' chooses among several drafters, and there is one; take a drafter"
+        ):
+            Engine(TableTarget(TARGET), Match(), policy, drafter)
+
+
+@pytest.mark.parametrize("of", [lambda one: Taps(of=one), lambda one: Bandit((one,))])
+def test_a_policy_within_another_is_told_that_no_pass_is_run_ahead_of_what_it_says(of):
+    """Nobody asks it for pauses and chains, so it must not price its rounds as such."""
+    told = []
+
+    class Listens(Chain):
+        def begin(self, sequence):
+            told.append(sequence)
+            return super().begin(sequence)
+
+    of(Listens()).begin(SequenceInfo(9, 9, 0.0, runs_on=True, draws_on=True, rests_on=True))
+    assert [(one.runs_on, one.draws_on, one.rests_on) for one in told] == [(False, False, False)]
 
 
 @attrs.frozen

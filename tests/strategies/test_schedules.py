@@ -10,6 +10,7 @@ from talon_core.plugins.registry import load_registry
 from talon_core.plugins.specs import build, spelled
 from talon_core.schedule import Outcome, Outlook
 from talon_core.testing import draft_trees
+from talon_drafters import Ngram
 from talon_strategies import Branch, Cached, Pearl, Sync
 from talon_strategies.schedules.fanout import Geometric, Likeliest, best_path, geometric_shares, whole_shares
 
@@ -105,6 +106,14 @@ def test_branch_forks_where_the_path_most_probably_ends():
     assert Branch(budget=3).outcomes(later) == [Outcome(1, 1), Outcome(2, 0), Outcome(1, 2)]
 
 
+def test_branch_forks_where_many_tokens_may_end_the_path_each_of_them_unlikely():
+    tree = TokenTree([0, 1], [-1, 0], np.log([1.0, 0.3]))
+    tokens = {0: np.array([1, *range(2, 9)]), 1: np.array([0, 1])}
+    known = Outlook(tree, tokens, {0: np.log([0.3, *[0.1] * 7]), 1: np.log([0.4, 0.3])})
+    # at the root by 0.7, and behind the token by 0.3, though 0.3 times 0.4 is more than 0.1
+    assert {one.node for one in Branch(budget=3).outcomes(known)[:1]} == {0}
+
+
 @pytest.mark.parametrize("schedule", [Cached(), Cached(allocation="geometric"), Branch(), Pearl()])
 def test_where_nothing_is_known_nothing_is_prepared(schedule):
     assert [*schedule.outcomes(Outlook(chain(2), {}, {}))] == []
@@ -119,4 +128,8 @@ def test_schedules_are_built_by_spec():
     assert isinstance(Cached(allocation=Geometric(r=2.0)).fanout, Geometric)
     with pytest.raises(ValueError, match="allocation is 'best'; it must be one of likeliest, geometric"):
         build(registry, "schedule", "cached:allocation=best")
+    assert Cached(instant="ngram[min_match=2]").instant == Ngram(min_match=2)
+    for wrong in ("ngram[min_match=12", "ngram[min_match=4]]", "ngram+pld", ""):
+        with pytest.raises(ValueError, match=r"instant is '.*'; it must be a drafter, its options in brackets, as ngr"):
+            Cached(instant=wrong)
     assert not Sync.prepares

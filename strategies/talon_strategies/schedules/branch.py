@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 
 import attrs
+import numpy as np
 from attrs.validators import ge
 
+from talon_core.basics.option_checks import whole_number
 from talon_core.schedule import Outcome, Outlook, Schedule
 from talon_core.tree import IntArray, TokenTree
 from talon_strategies.schedules.fanout import best_path
@@ -27,7 +29,7 @@ class Branch(Schedule):
     name = "branch"
     purpose = "prepare for likely outcomes"
     paper = "arXiv 2506.01979"
-    budget: int = attrs.field(default=8, validator=ge(2))
+    budget: int = attrs.field(default=8, validator=[whole_number, ge(2)])
 
     @property
     def width(self) -> int:
@@ -42,7 +44,7 @@ class Branch(Schedule):
         forks = [node for node in path if len(ends[node][0])]
         if not forks:
             return ()
-        fork = max(forks, key=lambda node: float(ends[node][1][0]))
+        fork = max(forks, key=lambda node: float(np.exp(ends[node][1]).sum()))
         found = [Outcome(fork, token) for token in ends[fork][0][: self.budget].tolist()]
         last = path[-1]
         if fork != last and len(ends[last][0]):

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
-from attrs.validators import ge, instance_of
+from attrs.validators import ge
 
+from talon_core.basics.option_checks import whole_number, yes_or_no
 from talon_core.drafter import DrafterSpec
 from talon_core.schedule import Outcome, Outlook, Schedule
 from talon_core.tree import IntArray, TokenTree
@@ -18,9 +19,13 @@ def _instant(given: object) -> Any:
     """The option `instant` as a drafter's options; what else it is is left for a validator to refuse."""
     if not isinstance(given, str):
         return given
+    from talon_core.plugins.nested import parts_in
     from talon_core.plugins.several import made_parts
 
-    (spec,) = made_parts("drafter", [given], {}, "instant")
+    parts = parts_in(given)
+    if parts is None or len(parts) != 1:
+        raise ValueError(f"instant is '{given}'; it must be a drafter, its options in brackets, as ngram[min_match=2]")
+    (spec,) = made_parts("drafter", parts, {}, "instant")
     return spec
 
 
@@ -57,8 +62,8 @@ class Cached(Schedule):
     name = "cached"
     purpose = "prepare for likely outcomes"
     paper = "arXiv 2603.03251"
-    budget: int = attrs.field(default=24, validator=ge(1))
-    beyond: bool = attrs.field(default=False, validator=instance_of(bool))
+    budget: int = attrs.field(default=24, validator=[whole_number, ge(1)])
+    beyond: bool = attrs.field(default=False, validator=yes_or_no)
     allocation: Any = attrs.field(default="likeliest", validator=_is_allocation)
 
     instant: DrafterSpec | None = attrs.field(default=None, converter=_instant, validator=_is_source)
