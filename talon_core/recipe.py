@@ -9,6 +9,7 @@ import attrs
 from attrs.validators import ge, gt, le, lt
 
 from talon_core.basics.numerals import fault_of_temperature
+from talon_core.basics.option_checks import number, whole_number
 
 
 def _is_temperature(_: Any, attribute: "attrs.Attribute[float]", value: float) -> None:
@@ -48,21 +49,21 @@ class TrainingJob:
     target: str
     out: Path
     prompts: tuple[Path, ...] = ()
-    self_written: int = attrs.field(default=0, validator=ge(0))
-    summaries: int = attrs.field(default=0, validator=ge(0))
+    self_written: int = attrs.field(default=0, validator=[whole_number, ge(0)])
+    summaries: int = attrs.field(default=0, validator=[whole_number, ge(0)])
     library: bool = False
     given_answers: bool = False
-    answer_tokens: int = attrs.field(default=256, validator=ge(1))
-    temperature: float = attrs.field(default=0.7, validator=[_is_temperature, le(100)])
-    batch_size: int = attrs.field(default=64, validator=ge(1))
-    held_out: float = attrs.field(default=0.02, validator=[ge(0), le(0.5)])
+    answer_tokens: int = attrs.field(default=256, validator=[whole_number, ge(1)])
+    temperature: float = attrs.field(default=0.7, validator=[number, _is_temperature, le(100)])
+    batch_size: int = attrs.field(default=64, validator=[whole_number, ge(1)])
+    held_out: float = attrs.field(default=0.02, validator=[number, ge(0), le(0.5)])
     keep_states: bool = False
-    epochs: float = attrs.field(default=3.0, validator=[gt(0), le(100_000)])
-    batch_tokens: int = attrs.field(default=2048, validator=ge(16))
-    learning_rate: float = attrs.field(default=2e-3, validator=[gt(0), le(1)])
-    max_length: int = attrs.field(default=768, validator=ge(8))
-    save_every: int = attrs.field(default=200, validator=ge(1))
-    seed: int = attrs.field(default=0, validator=[ge(0), lt(2**32)])  # NumPy's seeds have 32 bits
+    epochs: float = attrs.field(default=3.0, validator=[number, gt(0), le(100_000)])
+    batch_tokens: int = attrs.field(default=2048, validator=[whole_number, ge(16)])
+    learning_rate: float = attrs.field(default=2e-3, validator=[number, gt(0), le(1)])
+    max_length: int = attrs.field(default=768, validator=[whole_number, ge(8)])
+    save_every: int = attrs.field(default=200, validator=[whole_number, ge(1)])
+    seed: int = attrs.field(default=0, validator=[whole_number, ge(0), lt(2**32)])  # NumPy's seeds have 32 bits
     start: Path | None = None
     dtype: str = "auto"
 

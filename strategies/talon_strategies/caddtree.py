@@ -3,12 +3,12 @@
 import attrs
 import numpy as np
 
+from talon_core.basics.option_checks import yes_or_no
 from talon_core.forest import Count
 from talon_core.tree import FloatArray, IntArray
 from talon_strategies.convex import convex_fit
 from talon_strategies.cost_aware import rates
 from talon_strategies.cost_forests import CostAwareForests
-from talon_strategies.options import yes_or_no
 
 
 @attrs.frozen

@@ -6,11 +6,12 @@ from sys import maxsize
 import attrs
 from attrs.validators import ge
 
+from talon_core.basics.option_checks import whole_number
 from talon_core.chains import Chains
 from talon_core.forest import Count, Level
 from talon_core.searching import searched
 from talon_core.tree import FloatArray
-from talon_strategies.options import plus_one, whole_number
+from talon_strategies.options import plus_one
 from talon_strategies.pooled import Pool, PooledLayers
 
 

@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 from attrs.validators import ge
 
+from talon_core.basics.option_checks import whole_number
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.costs import Costs, MeasuredCosts
@@ -19,7 +20,6 @@ from talon_core.searching import searched
 from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_core.tree_arrays import distinct
 from talon_strategies.best_first import BestFirst, Likeliest
-from talon_strategies.options import whole_number
 from talon_strategies.prices import LEAST, assumed_passes, layer_price
 
 

@@ -6,6 +6,7 @@ import attrs
 import numpy as np
 from attrs.validators import ge, le
 
+from talon_core.basics.option_checks import number, whole_number
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.forest import Forest, ForestCandidates
@@ -16,7 +17,7 @@ from talon_core.tree import TokenTree
 from talon_core.tree_arrays import totals
 from talon_strategies.drawing import NOTHING
 from talon_strategies.eagle2 import Eagle2
-from talon_strategies.options import number, numbers_of, positive_numbers, whole_number
+from talon_strategies.options import numbers_of, positive_numbers
 
 FIFTH_SEVENTH_NINTH: Any = "5;7;9"  # text, as users write it; the converter makes it numbers
 

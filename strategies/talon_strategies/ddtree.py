@@ -3,6 +3,7 @@
 import attrs
 from attrs.validators import ge
 
+from talon_core.basics.option_checks import whole_number
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.forest import Count, Forest, ForestCandidates
@@ -11,7 +12,6 @@ from talon_core.policy import Growth
 from talon_core.searching import searched
 from talon_core.tree import IntArray, TokenTree
 from talon_strategies.best_first import BestFirst, Likeliest, LikeliestOfEach
-from talon_strategies.options import whole_number
 
 
 @attrs.frozen

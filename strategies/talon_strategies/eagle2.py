@@ -5,9 +5,9 @@ import math
 import attrs
 from attrs.validators import ge
 
+from talon_core.basics.option_checks import whole_number
 from talon_core.forest import Count, Level
 from talon_core.searching import searched
-from talon_strategies.options import whole_number
 from talon_strategies.pooled import Pool, RankedAgain
 
 

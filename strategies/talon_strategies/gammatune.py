@@ -5,8 +5,8 @@ import math
 import attrs
 from attrs.validators import ge, gt, le
 
+from talon_core.basics.option_checks import number, whole_number
 from talon_core.searching import searched
-from talon_strategies.options import number, whole_number
 from talon_strategies.stopping import PlannedChain
 
 

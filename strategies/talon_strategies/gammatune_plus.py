@@ -5,12 +5,12 @@ import numpy as np
 from attrs.validators import ge, le
 from numpy.typing import NDArray
 
+from talon_core.basics.option_checks import number
 from talon_core.candidates import Candidates
 from talon_core.forest_planner import TreePlan
 from talon_core.searching import searched
 from talon_core.tree import IntArray, TokenTree
 from talon_strategies.gammatune import GammaTune
-from talon_strategies.options import number
 from talon_strategies.pooled import Pool
 from talon_strategies.stopping import PlainChain
 

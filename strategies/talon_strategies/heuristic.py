@@ -3,8 +3,8 @@
 import attrs
 from attrs.validators import ge
 
+from talon_core.basics.option_checks import whole_number
 from talon_core.searching import searched
-from talon_strategies.options import whole_number
 from talon_strategies.stopping import PlannedChain
 
 

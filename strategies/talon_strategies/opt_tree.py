@@ -4,6 +4,7 @@ import attrs
 import numpy as np
 from attrs.validators import ge
 
+from talon_core.basics.option_checks import number, whole_number
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.forest import Count, Forest, ForestCandidates
@@ -13,7 +14,6 @@ from talon_core.searching import searched
 from talon_core.tree import IntArray, TokenTree
 from talon_core.tree_arrays import totals
 from talon_strategies.best_first import BestFirst, Likeliest, LikeliestOfEach, drafted_prob
-from talon_strategies.options import number, whole_number
 
 
 @attrs.frozen

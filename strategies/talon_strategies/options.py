@@ -1,31 +1,10 @@
-"""Checks of options that are given from Python, where anything may be given; ranges are checked by attrs' own."""
+"""Options that are lists of numbers, or that count nodes; single numbers are checked by `talon_core.basics`."""
 
-import math
 from collections.abc import Iterable
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import attrs
-
-
-def whole_number(_: object, option: "attrs.Attribute[Any]", value: object) -> None:
-    """Refuse what is no whole number; `True` is none either."""
-    if not isinstance(value, Integral) or isinstance(value, bool):
-        raise ValueError(f"{option.name} is {value!r}; it must be a whole number")  # noqa: TRY004 - as for every option
-
-
-def number(_: object, option: "attrs.Attribute[Any]", value: object) -> None:
-    """Refuse what is no number, or none that can be computed with."""
-    if not isinstance(value, Real) or isinstance(value, bool):
-        raise ValueError(f"{option.name} is {value!r}; it must be a number")  # noqa: TRY004 - as for every option
-    if math.isinf(value):  # NaN is out of every range
-        raise ValueError(f"{option.name} is {value!r}; it must be a finite number")
-
-
-def yes_or_no(_: object, option: "attrs.Attribute[Any]", value: object) -> None:
-    """Refuse what is neither True nor False."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{option.name} is {value!r}; it must be True or False")  # noqa: TRY004 - as for every option
 
 
 def are_positive(given: object) -> bool:

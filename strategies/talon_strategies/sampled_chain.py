@@ -6,6 +6,7 @@ from sys import maxsize
 import attrs
 from attrs.validators import ge, gt
 
+from talon_core.basics.option_checks import number, whole_number, yes_or_no
 from talon_core.candidates import Candidates
 from talon_core.chains import Chains
 from talon_core.choices import Choices
@@ -13,7 +14,7 @@ from talon_core.policy import Growth
 from talon_core.searching import searched
 from talon_core.tree import FloatArray, TokenTree
 from talon_strategies.drawing import NOTHING, FollowsTheRequest, sharpened
-from talon_strategies.options import number, plus_one, whole_number, yes_or_no
+from talon_strategies.options import plus_one
 
 
 @attrs.frozen

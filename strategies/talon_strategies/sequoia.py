@@ -8,13 +8,14 @@ import attrs
 import numpy as np
 from attrs.validators import ge, gt, le
 
+from talon_core.basics.option_checks import number, whole_number, yes_or_no
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.policy import Growth
 from talon_core.searching import searched
 from talon_core.tree import FloatArray, TokenTree
 from talon_strategies.drawing import NOTHING, FollowsTheRequest, known_rows, sharpened
-from talon_strategies.options import number, numbers_of, whole_number, yes_or_no
+from talon_strategies.options import numbers_of
 
 Shape = tuple["Shape", ...]
 """A node by its children's shapes, in the order of their draws; `()` is a leaf."""

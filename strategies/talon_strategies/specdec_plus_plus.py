@@ -8,13 +8,13 @@ import numpy as np
 from attrs.validators import ge, le
 from numpy.typing import NDArray
 
+from talon_core.basics.option_checks import number, whole_number
 from talon_core.candidates import Candidates
 from talon_core.forest_planner import AskedLayer, ForestPlanner, TreePlan
 from talon_core.searching import searched
 from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_strategies.acceptance_head import AcceptanceHead, given_head
 from talon_strategies.entropy import OFFERED, entropies_of, entropy_offered
-from talon_strategies.options import number, whole_number
 from talon_strategies.pooled import Pool
 from talon_strategies.stopping import PlainChain, StoppingChain, plain_chain
 

@@ -6,13 +6,14 @@ from typing import Any
 import attrs
 from attrs.validators import gt
 
+from talon_core.basics.option_checks import number, yes_or_no
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.policy import Growth
 from talon_core.searching import searched
 from talon_core.tree import IntArray, TokenTree
 from talon_strategies.drawing import NOTHING, FollowsTheRequest, known_rows, sharpened
-from talon_strategies.options import are_positive, number, numbers_of, positive_numbers, yes_or_no
+from talon_strategies.options import are_positive, numbers_of, positive_numbers
 
 THREE_THEN_ONE: Any = "3;1;1;1"  # text, as users write it and `talon list` shows it; the converter makes it numbers
 

@@ -4,12 +4,12 @@ import attrs
 import numpy as np
 from attrs.validators import ge, gt, le
 
+from talon_core.basics.option_checks import number, whole_number
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.forest_planner import RoundCounts
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.searching import searched
 from talon_strategies.cost_aware import rates
-from talon_strategies.options import number, whole_number
 from talon_strategies.prices import layer_price, verify_price
 from talon_strategies.stopping import PlannedChain
 

@@ -5,10 +5,10 @@ import numpy as np
 from attrs.validators import ge, gt
 from numpy.typing import NDArray
 
+from talon_core.basics.option_checks import number, whole_number
 from talon_core.searching import searched
 from talon_core.tree import IntArray
 from talon_strategies.entropy import OFFERED, entropies_of
-from talon_strategies.options import number, whole_number
 from talon_strategies.pooled import Pool
 from talon_strategies.stopping import SteadyChain
 

@@ -6,9 +6,9 @@ import attrs
 import numpy as np
 from attrs.validators import ge, gt, le
 
+from talon_core.basics.option_checks import number, whole_number
 from talon_core.forest import Count, Level
 from talon_core.searching import searched
-from talon_strategies.options import number, whole_number
 from talon_strategies.pooled import Pool, PooledLayers
 
 

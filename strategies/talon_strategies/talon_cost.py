@@ -7,6 +7,7 @@ import attrs
 import numpy as np
 from attrs.validators import ge
 
+from talon_core.basics.option_checks import whole_number
 from talon_core.candidates import Candidates
 from talon_core.chains import Chains
 from talon_core.choices import Choices
@@ -33,7 +34,6 @@ from talon_strategies.chain_plan import (
 from talon_strategies.cost_aware import CostAware, rates, sizes_up_to
 from talon_strategies.drawing import NOTHING
 from talon_strategies.learnt import ENOUGH, SHARE, WIDEST, WIDTH, Learnt
-from talon_strategies.options import whole_number
 from talon_strategies.prices import ASSUMED, verify_price
 from talon_strategies.talon_cost_forests import TalonCostForest
 

@@ -3,10 +3,10 @@
 import attrs
 from attrs.validators import ge, gt, le
 
+from talon_core.basics.option_checks import number, whole_number
 from talon_core.forest import Count, Level
 from talon_core.searching import searched
 from talon_strategies.gate import relative_gate
-from talon_strategies.options import number, whole_number
 from talon_strategies.pooled import Pool, PooledLayers
 
 

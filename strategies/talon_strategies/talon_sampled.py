@@ -6,6 +6,7 @@ import attrs
 import numpy as np
 from attrs.validators import ge, gt, le, lt
 
+from talon_core.basics.option_checks import number, whole_number, yes_or_no
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
 from talon_core.drawn import Drawn, without
@@ -13,7 +14,6 @@ from talon_core.policy import Growth
 from talon_core.searching import searched
 from talon_core.tree import FloatArray, IntArray, TokenTree
 from talon_strategies.drawing import AGREEMENT, FollowsTheRequest, known_rows, sharpened
-from talon_strategies.options import number, whole_number, yes_or_no
 
 LEAST_REST = 1e-6
 """What is left for a drawn child, at the least, where rounding leaves nothing."""

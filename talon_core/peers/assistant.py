@@ -3,6 +3,7 @@
 import attrs
 from attrs.validators import ge, le
 
+from talon_core.basics.option_checks import number, whole_number
 from talon_core.peer import Peer, PeerEngine, PeerSetting
 from talon_core.peers.drafted_generate import drafted_generate
 
@@ -24,9 +25,9 @@ class Assistant(Peer):
     name = "assistant"
     draws = True
     model: str
-    tokens: int = attrs.field(default=20, validator=ge(1))
+    tokens: int = attrs.field(default=20, validator=[whole_number, ge(1)])
     schedule: str = attrs.field(default="constant", validator=attrs.validators.in_(SCHEDULES))
-    confidence: float = attrs.field(default=0.4, validator=[ge(0), le(1)])
+    confidence: float = attrs.field(default=0.4, validator=[number, ge(0), le(1)])
     trust_remote_code: bool = False
 
     def open(self, setting: PeerSetting) -> PeerEngine:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs.validators import ge
 
+from talon_core.basics.option_checks import whole_number
 from talon_core.basics.paths import from_home
 from talon_core.peer import Peer, PeerAnswer, PeerEngine, PeerSetting
 from talon_core.peers.packages import imported, missing, version_of
@@ -26,7 +27,7 @@ class Economize(Peer):
     name = "economize"
     draws = True
     head: str
-    cycle: int = attrs.field(default=5, validator=ge(1))
+    cycle: int = attrs.field(default=5, validator=[whole_number, ge(1)])
 
     def unavailable(self) -> str | None:
         if not from_home(self.head).is_dir():

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs.validators import ge, in_, lt
 
+from talon_core.basics.option_checks import number, whole_number
 from talon_core.basics.paths import from_home
 from talon_core.heads import GivesHead
 from talon_core.peer import Peer, PeerAnswer, PeerEngine, PeerSetting
@@ -48,8 +49,8 @@ class LlamaCpp(Peer):
     draft: str = attrs.field(default="none", validator=in_(DRAFTS))
     draft_file: str = ""
     head: str = "eagle3"
-    tokens: int = attrs.field(default=3, validator=ge(1))
-    confidence: float = attrs.field(default=0.0, validator=[ge(0), lt(1)])
+    tokens: int = attrs.field(default=3, validator=[whole_number, ge(1)])
+    confidence: float = attrs.field(default=0.0, validator=[number, ge(0), lt(1)])
 
     def unavailable(self) -> str | None:
         for file in filter(None, (self.file, self.draft_file)):

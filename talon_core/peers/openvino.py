@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs.validators import ge
 
+from talon_core.basics.option_checks import whole_number
 from talon_core.basics.paths import from_home
 from talon_core.errors import first_line
 from talon_core.peer import Peer, PeerAnswer, PeerEngine, PeerSetting
@@ -33,9 +34,9 @@ class OpenVino(Peer):
     name = "openvino"
     path: str
     head: str = ""
-    tokens: int = attrs.field(default=5, validator=ge(1))
-    depth: int = attrs.field(default=0, validator=ge(0))
-    branching: int = attrs.field(default=3, validator=ge(1))
+    tokens: int = attrs.field(default=5, validator=[whole_number, ge(1)])
+    depth: int = attrs.field(default=0, validator=[whole_number, ge(0)])
+    branching: int = attrs.field(default=3, validator=[whole_number, ge(1)])
 
     def unavailable(self) -> str | None:
         for folder in filter(None, (self.path, self.head)):

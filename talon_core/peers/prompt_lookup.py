@@ -3,6 +3,7 @@
 import attrs
 from attrs.validators import ge
 
+from talon_core.basics.option_checks import whole_number
 from talon_core.peer import Peer, PeerEngine, PeerSetting
 from talon_core.peers.drafted_generate import drafted_generate
 
@@ -18,8 +19,8 @@ class PromptLookup(Peer):
 
     name = "prompt-lookup"
     draws = True
-    tokens: int = attrs.field(default=10, validator=ge(1))
-    longest: int = attrs.field(default=2, validator=ge(1))
+    tokens: int = attrs.field(default=10, validator=[whole_number, ge(1)])
+    longest: int = attrs.field(default=2, validator=[whole_number, ge(1)])
 
     def open(self, setting: PeerSetting) -> PeerEngine:
         return drafted_generate(setting, prompt_lookup_num_tokens=self.tokens, max_matching_ngram_size=self.longest)

@@ -3,6 +3,7 @@
 import attrs
 from attrs.validators import ge, le
 
+from talon_core.basics.option_checks import number, whole_number
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.target import Target
 
@@ -38,10 +39,10 @@ class ConfLayers(DrafterSpec):
     name = "conflayers"
     purpose = "models"
     paper = "arXiv 2604.14612"
-    least: float = attrs.field(default=0.4, validator=[ge(0), le(1)])
-    most: float = attrs.field(default=0.45, validator=[ge(0), le(1)])
-    context: int = attrs.field(default=32, validator=[ge(2), le(1024)])
-    every: int = attrs.field(default=32, validator=ge(1))
+    least: float = attrs.field(default=0.4, validator=[number, ge(0), le(1)])
+    most: float = attrs.field(default=0.45, validator=[number, ge(0), le(1)])
+    context: int = attrs.field(default=32, validator=[whole_number, ge(2), le(1024)])
+    every: int = attrs.field(default=32, validator=[whole_number, ge(1)])
 
     def __attrs_post_init__(self) -> None:
         if self.least > self.most:

@@ -1,12 +1,18 @@
 """The drafter that retrieves what followed the same tokens in a corpus."""
 
 from pathlib import Path
+from typing import Any
 
 import attrs
-from attrs.validators import ge, instance_of, le
+from attrs.validators import ge, le
 
+from talon_core.basics.option_checks import text, whole_number
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.target import Target
+
+
+def _as_text(given: Any) -> Any:
+    return str(given) if isinstance(given, Path) else given
 
 
 @attrs.frozen
@@ -41,12 +47,12 @@ class Datastore(DrafterSpec):
     purpose = "look-ups"
     paper = "arXiv 2311.08252"
     reads_texts = True
-    path: str = attrs.field(validator=instance_of(str))
-    longest: int = attrs.field(default=16, validator=[ge(1), le(16)])
-    shortest: int = attrs.field(default=2, validator=ge(1))
-    matches: int = attrs.field(default=5000, validator=[ge(1), le(1_000_000)])
-    length: int = attrs.field(default=10, validator=[ge(1), le(1000)])
-    nodes: int = attrs.field(default=64, validator=[ge(1), le(100_000)])
+    path: str = attrs.field(converter=_as_text, validator=text)
+    longest: int = attrs.field(default=16, validator=[whole_number, ge(1), le(16)])
+    shortest: int = attrs.field(default=2, validator=[whole_number, ge(1)])
+    matches: int = attrs.field(default=5000, validator=[whole_number, ge(1), le(1_000_000)])
+    length: int = attrs.field(default=10, validator=[whole_number, ge(1), le(1000)])
+    nodes: int = attrs.field(default=64, validator=[whole_number, ge(1), le(100_000)])
 
     def __attrs_post_init__(self) -> None:
         if self.shortest > self.longest:

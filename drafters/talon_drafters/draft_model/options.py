@@ -1,26 +1,34 @@
 """A smaller causal LM as drafter, or the target itself with layers left out."""
 
+import re
+from collections.abc import Collection
+from numbers import Integral
 from typing import Any
 
 import attrs
-from attrs.validators import instance_of
 
+from talon_core.basics.option_checks import whole_numbers, yes_or_no
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.target import Target
 
+MOST = 10_000
+"""Layers of a model, at most."""
 
-def _layers(given: Any) -> tuple[int, ...]:
-    """`(3, 4, 5, 9)` from `"3-5+9"`, or any sequence of numbers."""
+
+def _layers(given: Any) -> Any:
+    """`(3, 4, 5, 9)` from `"3-5+9"` or `"3;4;5;9"`; of whatever else is no list it is for a validator to refuse it."""
     if not isinstance(given, str):
-        return tuple(sorted(set(given)))
+        if not isinstance(given, Collection):
+            return given
+        return tuple(sorted({*given})) if all(isinstance(each, Integral) for each in given) else tuple(given)
     layers: set[int] = set()
-    for part in filter(None, given.split("+")):
+    for part in filter(None, re.split("[+;]", given)):
         first, dash, last = part.partition("-")
         try:
             several = range(int(first), int(last if dash else first) + 1)
         except ValueError:
             several = range(0)
-        if not several:  # numbers that are none, or a range that runs backwards
+        if not several or several[-1] >= MOST:  # numbers that are none, or too large, or a range that runs backwards
             raise ValueError(f"skip is '{given}'; it must be layers such as 4-9+12, counted from 0")
         layers.update(several)
     return tuple(sorted(layers))
@@ -47,8 +55,8 @@ class DraftModel(DrafterSpec):
     takes_paths = True
     catches_up = True
     model: str | None = None
-    skip: tuple[int, ...] = attrs.field(default=(), converter=_layers)
-    trust_remote_code: bool = attrs.field(default=False, validator=instance_of(bool))
+    skip: tuple[int, ...] = attrs.field(default=(), converter=_layers, validator=whole_numbers)
+    trust_remote_code: bool = attrs.field(default=False, validator=yes_or_no)
 
     def __attrs_post_init__(self) -> None:
         if (self.model is None) == (not self.skip):

@@ -1,10 +1,13 @@
 """EAGLE-3: a small decoder layer over low, middle and high states of the target."""
 
+import re
+from collections.abc import Collection
 from typing import Any
 
 import attrs
 from attrs.validators import in_
 
+from talon_core.basics.option_checks import whole_numbers
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.heads import GivesHead, HeadWeights
 from talon_core.target import Target
@@ -14,12 +17,12 @@ CONVENTIONS = ("auto", "boundary", "block")
 NORM_OUTPUT = ("auto", "yes", "no")
 
 
-def _layers(given: Any) -> tuple[int, ...]:
-    """`(2, 15, 27)` from `"2+15+27"`, or any sequence of numbers."""
+def _layers(given: Any) -> Any:
+    """`(2, 15, 27)` from `"2+15+27"` or `"2;15;27"`; of whatever else is no list it is for a validator to refuse it."""
     if not isinstance(given, str):
-        return tuple(given)
+        return tuple(given) if isinstance(given, Collection) else given
     try:
-        return tuple(int(part) for part in given.split("+") if part)
+        return tuple(int(part) for part in re.split("[+;]", given) if part)
     except ValueError:
         raise ValueError(f"layers is '{given}'; it must be numbers such as 2+15+27") from None
 
@@ -50,7 +53,7 @@ class Eagle3(DrafterSpec, GivesHead):
     purpose = "trained heads"
     paper = "arXiv 2503.01840"
     path: str = ""
-    layers: tuple[int, ...] = attrs.field(default=(), converter=_layers)
+    layers: tuple[int, ...] = attrs.field(default=(), converter=_layers, validator=whole_numbers)
     layer_ids_are: str = attrs.field(default="auto", validator=in_(CONVENTIONS))
     norm_output: str = attrs.field(default="auto", validator=in_(NORM_OUTPUT))
     weights: str = attrs.field(default="auto", validator=in_(FORMS))

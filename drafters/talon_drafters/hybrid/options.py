@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 from attrs.validators import ge, gt, le
 
+from talon_core.basics.option_checks import number
 from talon_core.defaults import AUTO
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.target import Target
@@ -74,9 +75,9 @@ class HybridSpec(DrafterSpec):
     purpose = "several drafters"
     paper = "Talon (AAAI 2026)"
     of: str = "auto+ngram"
-    sure: float = attrs.field(default=0.6, validator=[gt(0), le(1)])
-    least: float = attrs.field(default=0.25, validator=[ge(0), le(1)])
-    heard: float = attrs.field(default=0.4, validator=[ge(0), le(1)])
+    sure: float = attrs.field(default=0.6, validator=[number, gt(0), le(1)])
+    least: float = attrs.field(default=0.25, validator=[number, ge(0), le(1)])
+    heard: float = attrs.field(default=0.4, validator=[number, ge(0), le(1)])
     _built: tuple[DrafterSpec | None, ...] = attrs.field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:

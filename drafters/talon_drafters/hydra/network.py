@@ -7,6 +7,7 @@ import attrs
 from attrs.validators import ge
 from torch import Tensor, nn
 
+from talon_core.basics.option_checks import whole_number
 from talon_drafters.heads.residual import ResidualBlock
 
 
@@ -27,8 +28,8 @@ class HydraConfig:
 
     hidden_size: int = attrs.field(validator=ge(1))
     vocab_size: int = attrs.field(validator=ge(1))
-    num_heads: int = attrs.field(default=4, validator=ge(1))
-    num_layers: int = attrs.field(default=1, validator=ge(1))
+    num_heads: int = attrs.field(default=4, validator=[whole_number, ge(1)])
+    num_layers: int = attrs.field(default=1, validator=[whole_number, ge(1)])
     grounded: bool = True
     own_outputs: bool = False
     prefix: Mapping[str, Any] | None = None

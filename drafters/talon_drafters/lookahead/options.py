@@ -1,8 +1,9 @@
 """Lookahead decoding: the target makes n-grams of its own, in the passes that verify."""
 
 import attrs
-from attrs.validators import ge, instance_of, le
+from attrs.validators import ge, le
 
+from talon_core.basics.option_checks import whole_number, yes_or_no
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.target import Target
 
@@ -32,10 +33,10 @@ class Lookahead(DrafterSpec):
     name = "lookahead"
     purpose = "look-ups"
     paper = "arXiv 2402.02057"
-    window: int = attrs.field(default=3, validator=[ge(0), le(64)])
-    ngram: int = attrs.field(default=3, validator=[ge(3), le(16)])
-    guesses: int = attrs.field(default=4, validator=[ge(1), le(64)])
-    text: bool = attrs.field(default=True, validator=instance_of(bool))
+    window: int = attrs.field(default=3, validator=[whole_number, ge(0), le(64)])
+    ngram: int = attrs.field(default=3, validator=[whole_number, ge(3), le(16)])
+    guesses: int = attrs.field(default=4, validator=[whole_number, ge(1), le(64)])
+    text: bool = attrs.field(default=True, validator=yes_or_no)
 
     def __attrs_post_init__(self) -> None:
         if not self.window and not self.text:

@@ -5,6 +5,7 @@ import torch
 from attrs.validators import ge
 from torch import Tensor, nn
 
+from talon_core.basics.option_checks import whole_number
 from talon_drafters.heads.residual import ResidualBlock
 
 
@@ -23,8 +24,8 @@ class MedusaConfig:
 
     hidden_size: int = attrs.field(validator=ge(1))
     vocab_size: int = attrs.field(validator=ge(1))
-    num_heads: int = attrs.field(default=4, validator=ge(1))
-    num_layers: int = attrs.field(default=1, validator=ge(0))
+    num_heads: int = attrs.field(default=4, validator=[whole_number, ge(1)])
+    num_layers: int = attrs.field(default=1, validator=[whole_number, ge(0)])
     bias: bool = True
     own_outputs: bool = False
 

@@ -6,6 +6,7 @@ from typing import Any
 import attrs
 from attrs.validators import ge, gt, le
 
+from talon_core.basics.option_checks import number, whole_number
 from talon_core.recipe import Recipe, TrainingJob
 
 
@@ -21,10 +22,10 @@ class MedusaRecipe(Recipe):
     """
 
     name = "medusa"
-    draft_vocab: int = attrs.field(default=8192, validator=ge(1))
-    steps: int = attrs.field(default=4, validator=ge(1))
-    layers: int = attrs.field(default=1, validator=ge(1))
-    decay: float = attrs.field(default=0.8, validator=[gt(0), le(1)])
+    draft_vocab: int = attrs.field(default=8192, validator=[whole_number, ge(1)])
+    steps: int = attrs.field(default=4, validator=[whole_number, ge(1)])
+    layers: int = attrs.field(default=1, validator=[whole_number, ge(1)])
+    decay: float = attrs.field(default=0.8, validator=[number, gt(0), le(1)])
 
     def train(self, model: Any, tokenizer: Any, job: TrainingJob) -> Mapping[str, Any]:
         from talon_drafters.medusa.training import MedusaTraining

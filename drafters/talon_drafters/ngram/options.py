@@ -5,6 +5,7 @@ from typing import Any
 import attrs
 from attrs.validators import ge, gt, le, lt
 
+from talon_core.basics.option_checks import number, whole_number
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.target import Target
 
@@ -57,11 +58,11 @@ class Ngram(DrafterSpec):
     name = "ngram"
     purpose = "look-ups"
     reads_texts = True
-    max_match: int = attrs.field(default=16, validator=[ge(1), le(256)])
-    min_match: int = attrs.field(default=1, validator=ge(1))
-    discount: float = attrs.field(default=0.7, validator=[gt(0), lt(1)])
-    continuations: int = attrs.field(default=64, validator=ge(1))
-    least: float = attrs.field(default=0.25, validator=[ge(0), le(1)])
+    max_match: int = attrs.field(default=16, validator=[whole_number, ge(1), le(256)])
+    min_match: int = attrs.field(default=1, validator=[whole_number, ge(1)])
+    discount: float = attrs.field(default=0.7, validator=[number, gt(0), lt(1)])
+    continuations: int = attrs.field(default=64, validator=[whole_number, ge(1)])
+    least: float = attrs.field(default=0.25, validator=[number, ge(0), le(1)])
 
     def __attrs_post_init__(self) -> None:
         if self.min_match > self.max_match:

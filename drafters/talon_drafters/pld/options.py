@@ -1,8 +1,9 @@
 """Prompt lookup decoding: what followed the same few tokens earlier, as one chain."""
 
 import attrs
-from attrs.validators import ge, instance_of, le
+from attrs.validators import ge, le
 
+from talon_core.basics.option_checks import whole_number, yes_or_no
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.target import Target
 
@@ -29,10 +30,10 @@ class Pld(DrafterSpec):
     purpose = "look-ups"
     paper = "Saxena 2023"
     reads_texts = True
-    longest: int = attrs.field(default=3, validator=[ge(1), le(64)])
-    shortest: int = attrs.field(default=1, validator=ge(1))
-    length: int = attrs.field(default=10, validator=[ge(1), le(1000)])
-    last: bool = attrs.field(default=False, validator=instance_of(bool))
+    longest: int = attrs.field(default=3, validator=[whole_number, ge(1), le(64)])
+    shortest: int = attrs.field(default=1, validator=[whole_number, ge(1)])
+    length: int = attrs.field(default=10, validator=[whole_number, ge(1), le(1000)])
+    last: bool = attrs.field(default=False, validator=yes_or_no)
 
     def __attrs_post_init__(self) -> None:
         if self.shortest > self.longest:

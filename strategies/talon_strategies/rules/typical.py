@@ -4,11 +4,11 @@ import attrs
 import numpy as np
 from attrs.validators import gt, lt
 
+from talon_core.basics.option_checks import number
 from talon_core.choices import Choices
 from talon_core.laws import Laws
 from talon_core.rule import AcceptanceRule, Accepted
 from talon_core.tree import FloatArray, TokenTree
-from talon_strategies.options import number
 from talon_strategies.rules.descent import ended, ends_text
 
 

@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 from attrs.validators import ge
 
+from talon_core.basics.option_checks import number
 from talon_core.schedule import Outcome, Outlook
 from talon_core.tree import IntArray, TokenTree
 
@@ -78,7 +79,7 @@ class Geometric(Fanout):
     """
 
     name = "geometric"
-    r: float = attrs.field(default=1.0, validator=ge(1e-3))
+    r: float = attrs.field(default=1.0, validator=[number, ge(1e-3)])
 
     def nodes(self, tree: TokenTree, budget: int) -> IntArray:
         return best_path(tree)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from talon_core.basics.option_checks import whole_number
 from talon_core.schedule import Outcome, Outlook, Schedule
 from talon_core.tree import IntArray, TokenTree
 from talon_strategies.schedules.fanout import best_path
@@ -33,7 +34,7 @@ class Pearl(Schedule):
     purpose = "draft behind the draft"
     paper = "arXiv 2408.11850"
     drafts_on_miss = False
-    guesses: int = attrs.field(default=1, validator=attrs.validators.ge(1))
+    guesses: int = attrs.field(default=1, validator=[whole_number, attrs.validators.ge(1)])
 
     @property
     def width(self) -> int:
