@@ -107,8 +107,13 @@ def check_folder(path: Path, called: str) -> None:
         raise ValueError(f"{called} is '{path}', which cannot be written: {error.strerror or error}") from None
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str, suffix: str = "") -> None:
     """Write a UTF-8 text file so that it is there as a whole or not at all; what was there before is replaced.
+
+    Args:
+        path: the file.
+        text: what it is to hold.
+        suffix: as for `write_whole_bytes`.
 
     Raises:
         ValueError: if UTF-8 cannot write the text; the sentence says what of it.
@@ -122,7 +127,7 @@ def write_whole(path: Path, text: str) -> None:
             f"'{path}' cannot be written: UTF-8 has no {text[error.start]!r}, which is in {around!r}; "
             "rename the file or folder that is called so, or correct the text"
         ) from None
-    write_whole_bytes(path, data)
+    write_whole_bytes(path, data, suffix)
 
 
 def write_whole_bytes(path: Path, data: bytes, suffix: str = "") -> None:

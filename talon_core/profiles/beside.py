@@ -19,6 +19,7 @@ from talon_core.engine.checked_drafter import opened
 from talon_core.engine.drafting import DraftLimits, draft_tree
 from talon_core.engine.engine import Engine
 from talon_core.engine.sequence import Sequence as Decoded
+from talon_core.errors import LostError, PluginError
 from talon_core.profiles.contention import Contention, Stretches
 from talon_core.profiles.shapes import LAYERS, Full, Shape, Shaped
 from talon_core.request import Request
@@ -134,7 +135,8 @@ def drafting_beside(
         source: what the target's model was loaded by; None where nobody knows.
 
     Raises:
-        ValueError: if the target is on no processor, there is one core, or the drafter cannot be opened there.
+        ValueError: if the target is on no processor, there is one core, or the drafter cannot be opened there; or if
+            its process is lost while this is entered.
     """
     if target.device.type != "cpu":
         raise ValueError(
@@ -149,6 +151,11 @@ def drafting_beside(
     worker = process_worker(spec, target, place, source)
     try:
         yield worker.drafter, max(1, whole - place.number)
+    except (LostError, PluginError) as error:
+        lost = error if isinstance(error, LostError) else error.__cause__
+        if not isinstance(lost, LostError):
+            raise
+        raise ValueError(f"drafter '{spec.name}' cannot be timed on {draft_on} any more: {lost}") from error
     finally:
         worker.close()
 

@@ -22,8 +22,8 @@ OPTIONS = ("max_new_tokens", "temperature", "seed", "repetitions", "warmup")
 def progress_of(results: Results) -> Progress:
     """How far a run is.
 
-    Of conversations that are decoded turn by turn, each counts as one unit: the manifest does not say how many turns
-    they have.
+    Of conversations that are decoded turn by turn, each counts as one unit as soon as it has begun: the manifest does
+    not say how many turns they have.
 
     Raises:
         ValueError: if the manifest does not say what is planned.

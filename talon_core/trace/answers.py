@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+from time import time
 
 import attrs
 import numpy as np
@@ -27,6 +28,9 @@ from talon_core.trace.superset import Superset
 ASKED = Superset(candidates=128, depth=64, nodes=64, least=1e-3)
 """What is asked at each position. It is the same for all traces and policies, so that what is kept serves all of them.
 Where a text repeats itself, trees are as deep as their budget."""
+
+FORGOTTEN = 3600.0
+"""Seconds after which nobody goes on with a file that is not whole."""
 
 
 class Answers:
@@ -98,6 +102,10 @@ class Answers:
         with suppress(OSError):  # then it is asked again
             file.parent.mkdir(parents=True, exist_ok=True)
             write_whole_parts(file, text.parts(self.key), UNFINISHED)
+        for left in file.parent.glob(f"*{UNFINISHED}"):
+            with suppress(OSError):
+                if left.stat().st_mtime < time() - FORGOTTEN:
+                    left.unlink()
 
 
 def _hashed(told: str) -> str:

@@ -112,7 +112,7 @@ class Trace:
 
     def unfinished(self) -> list[Path]:
         """Files that a recording has left which was killed."""
-        return sorted((self.folder / TEXTS).glob(f"*{UNFINISHED}"))
+        return sorted(left for folder in (self.folder, self.folder / TEXTS) for left in folder.glob(f"*{UNFINISHED}"))
 
     def text(self, set_name: str, prompt: int) -> TextTrace:
         """Read one.
@@ -174,7 +174,7 @@ def find_trace(folder: Path) -> Trace | None:
     """
     file = folder / MANIFEST
     if not file.exists():
-        if folder.exists() and (not folder.is_dir() or any(each.name != LOCK for each in folder.iterdir())):
+        if folder.exists() and (not folder.is_dir() or not is_empty(folder)):
             raise ValueError(f"'{folder}' is no folder of talon trace record: it has no {MANIFEST}; give another one")
         return None
     try:
@@ -212,4 +212,9 @@ def _manifest(data: Any) -> dict[str, Any]:
 def write_manifest(trace: Trace) -> None:
     """Write what a trace says of itself."""
     text = json.dumps({"kind": KIND, "format": FORMAT, **trace.manifest}, ensure_ascii=False, indent=2)
-    write_whole(trace.folder / MANIFEST, text + "\n")
+    write_whole(trace.folder / MANIFEST, text + "\n", UNFINISHED)
+
+
+def is_empty(folder: Path) -> bool:
+    """Whether nothing is in a folder but what somebody has left who was killed before the manifest was there."""
+    return all(each.name == LOCK or each.name.endswith(UNFINISHED) for each in folder.iterdir())

@@ -90,7 +90,7 @@ class _Pool:
                     place = worker.place
                     try:
                         kind, found = worker.end.recv()
-                    except EOFError:
+                    except (EOFError, OSError):  # it may have died in the middle of its answer
                         self._replace(worker)
                         continue
                     self._go_on(worker)
@@ -148,6 +148,8 @@ def answered(work: Callable[[Any], Any], thing: Any) -> Answered:
         return "plugin", one_line(error)
     except (ValueError, LookupError, OSError) as error:
         return "value", one_line(error)
+    except MemoryError as error:
+        return "memory", one_line(error)
     except Exception as error:
         return type(error).__name__, one_line(error)
 
@@ -158,6 +160,7 @@ def taken(kind: str | None, found: Any) -> Any:
     Raises:
         PluginError: if the work has raised one.
         ValueError: if the work has raised one, or a LookupError or an OSError.
+        MemoryError: if there was too little memory for it.
         RuntimeError: for any other error of the work.
     """
     if kind is None:
@@ -166,6 +169,8 @@ def taken(kind: str | None, found: Any) -> Any:
         raise PluginError(found)
     if kind == "value":
         raise ValueError(found)
+    if kind == "memory":
+        raise MemoryError(found)
     raise RuntimeError(f"{kind}: {found}")
 
 

@@ -31,7 +31,7 @@ from talon_core.trace.oracle import along_rows
 from talon_core.trace.superset import Ahead, Superset
 from talon_core.tree import IntArray
 
-ROUNDING = "the target gave another text when it was asked again; record in float32, with one thread perhaps"
+ROUNDING = "the target gave another text when it was asked again; record in float32, perhaps with one thread"
 
 
 @attrs.frozen
@@ -263,8 +263,7 @@ class Recorder:
             laws: where whole laws at all rows go; None keeps none.
 
         Raises:
-            RuntimeError: if the target gives another text when it is asked again.
-            ValueError: if there is no room for the laws.
+            ValueError: if there is no room for the laws, or the target gives another text when it is asked again.
         """
         started = perf_counter()
         ids = self._ids[name, prompt]
@@ -280,7 +279,8 @@ class Recorder:
             width = min(self.wanted.width, self._decoder.target.vocab_size)
             notes = self._notebook.notes = Notes(width, self.wanted.depth, laws)
             try:
-                self._along(self._decoder, request, new, notes)
+                if not self._follows(self._decoder, request, new, notes):
+                    raise ValueError(f"prompt {prompt} of the set '{name}': {ROUNDING}")
             finally:
                 self._notebook.notes = None
             rows = notes.rows()
@@ -304,8 +304,8 @@ class Recorder:
         superset = Superset(width, wanted.depth, wanted.nodes, wanted.least)
         return superset.fewest(positions, None if drafter is None else drafter.max_depth)
 
-    def _along(self, decoder: Decoder, request: Any, new: IntArray, notes: Notes) -> None:
-        """Draft at every position of a text."""
+    def _follows(self, decoder: Decoder, request: Any, new: IntArray, notes: Notes) -> bool:
+        """Draft at every position of a text; whether it is the same text again."""
         recording, said = decoder.run(request), 0
         for position in range(len(new)):
             self._ahead.tokens = new[position:]
@@ -316,7 +316,8 @@ class Recorder:
                 notes.laws.check()
             said += 0 if round_ is None else len(round_.tokens)
             if round_ is None or said != position + 1 or round_.tokens[0] != new[position]:
-                raise RuntimeError(ROUNDING)
+                return False
+        return True
 
 
 def check_same(found: Trace, manifest: Mapping[str, Any]) -> None:

@@ -1,15 +1,19 @@
 """Columns in a safetensors file, which is read and written without holding in memory what is large."""
 
+import errno
 import json
 import math
 import mmap
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
+
+from talon_core.basics.paths import about
 
 TYPES = {"BOOL": "?", "U16": "<u2", "I32": "<i4", "F32": "<f4", "F64": "<f8", "I64": "<i8"}
 """Numbers as a safetensors file names them, and as NumPy does; in a file those that stand last here come first."""
@@ -74,8 +78,12 @@ def mapped(file: Path) -> dict[str, NDArray[Any]]:
     Args:
         file: one that safetensors opens; `file_parts` tells its form.
     """
-    with file.open("rb") as opened:
-        data = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    try:
+        data = _in_memory(file)
+    except OSError as error:  # each file that is mapped counts as an open one
+        if error.errno != errno.EMFILE or not _more_may_be_open():
+            raise
+        data = _in_memory(file)
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
     found: dict[str, NDArray[Any]] = {}
@@ -85,3 +93,20 @@ def mapped(file: Path) -> dict[str, NDArray[Any]]:
             kind = np.dtype(TYPES[told["dtype"]])
             found[name] = np.frombuffer(data, kind, (end - start) // kind.itemsize, start).reshape(told["shape"])
     return found
+
+
+def _in_memory(file: Path) -> mmap.mmap:
+    with file.open("rb") as opened, about(file):
+        return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _more_may_be_open() -> bool:
+    """Let this process have as many files open as the system lets it; whether these are more than before."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return False
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # of a system that has a limit besides
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] != soft

@@ -21,7 +21,7 @@ from talon_core.errors import written
 from talon_core.plugins.registry import Registry, load_registry
 from talon_core.trace.along import Along
 from talon_core.trace.code import code_of
-from talon_core.trace.folder import Trace, read_trace
+from talon_core.trace.folder import UNFINISHED, Trace, is_empty, read_trace
 from talon_core.trace.methods import parse_methods
 from talon_core.trace.oracle import Fewest, known_speeds
 from talon_core.trace.own_time import to_be_timed, with_own_time
@@ -76,6 +76,10 @@ class Passes:
     by_the_laws_seconds: float | None = None
 
 
+Key = tuple[str, str, int, str, str, str | None]
+"""What a line is about: its trace, set, prompt, method, code and profile."""
+
+
 @attrs.frozen
 class Line:
     """What became of one method on one text.
@@ -101,7 +105,7 @@ class Line:
     oracle: Passes
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> Key:
         """What it is about."""
         return self.trace, self.set, self.prompt, self.method, self.code, self.profile
 
@@ -257,24 +261,21 @@ class Sweep:
                 raise ValueError(f"no text of the trace in '{trace.folder}' is there")
         self.methods = [spec for pattern in patterns for spec in expanded(pattern)]
         self._work, self._profile = Work(costs, time_all, timed, registry), profile
-        self._code: dict[str, str] = {}
+        self._code: dict[tuple[str, str], str] = {}  # by trace, as a method may be of its drafter, and by method
         self.made: dict[str, list[Method]] = {}  # of each trace, by its fingerprint
         for trace in self.traces:
             replay, made = Replay(trace), parse_methods(self.methods, trace, registry)
             self.made[trace.fingerprint] = made
             for method in made:
                 replay.check(method)
-                self._code[method.name] = _code_of(method)
+                self._code[trace.fingerprint, method.name] = _code_of(method)
         self.methods = [spec.strip() for spec in self.methods]
 
     @cached_property
-    def keys(self) -> list[tuple[Any, ...]]:
+    def keys(self) -> list[Key]:
         """What each line is about, see `Line.key`, trace by trace, text by text."""
         return [
-            (trace.fingerprint, *text, method, self._code[method], self._profile)
-            for trace in self.traces
-            for text in trace.texts()
-            for method in self.methods
+            self._key(trace, text, method) for trace in self.traces for text in trace.texts() for method in self.methods
         ]
 
     def run(
@@ -316,6 +317,9 @@ class Sweep:
                     report(len(known), len(wanted))
         return [known[key] for key in self.keys]
 
+    def _key(self, trace: Trace, text: tuple[str, int], method: str) -> Key:
+        return trace.fingerprint, *text, method, self._code[trace.fingerprint, method], self._profile
+
     def _suffices(self, line: Line) -> bool:
         if not self._work.costs:
             return True
@@ -323,16 +327,12 @@ class Sweep:
         asked = self._work.timed == (line.totals.policy_seconds is not None)
         return priced and asked and (not self._work.time_all or line.totals.timed_texts == 1)
 
-    def _units(self, done: set[tuple[Any, ...]]) -> Iterator[Unit]:
+    def _units(self, done: set[Key]) -> Iterator[Unit]:
         for trace in self.traces:
             texts = trace.texts()
             alike: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)  # by the methods that are left
             for text in texts:
-                left = [
-                    method
-                    for method in self.methods
-                    if (trace.fingerprint, *text, method, self._code[method], self._profile) not in done
-                ]
+                left = [method for method in self.methods if self._key(trace, text, method) not in done]
                 alike[tuple(left)].append(text)
             size = min(TEXTS, -(-len(texts) // UNITS))
             for methods, own in alike.items():
@@ -342,10 +342,10 @@ class Sweep:
                         yield Unit(trace.folder, together, methods[begin : begin + TOGETHER])
 
     def _lines(self, unit: Unit, found: Sequence[Sequence[tuple[Totals, Passes]]]) -> Iterator[Line]:
-        (trace,) = (trace.fingerprint for trace in self.traces if trace.folder == unit.folder)
+        (trace,) = (trace for trace in self.traces if trace.folder == unit.folder)
         for text, own in zip(unit.texts, found, strict=True):
             for method, (totals, passes) in zip(unit.methods, own, strict=True):
-                yield Line(trace, *text, method, self._code[method], self._profile, totals, passes)
+                yield Line(*self._key(trace, text, method), totals, passes)
 
 
 def _code_of(method: Method) -> str:
@@ -362,7 +362,7 @@ def _code_of(method: Method) -> str:
 def _check_folder(folder: Path) -> None:
     file = folder / MANIFEST
     if not file.exists():
-        if folder.exists() and (not folder.is_dir() or any(one.name != LOCK for one in folder.iterdir())):
+        if folder.exists() and (not folder.is_dir() or not is_empty(folder)):
             raise ValueError(f"'{folder}' is no folder of talon trace sweep: it has no {MANIFEST}; give another one")
         return
     try:
@@ -379,8 +379,10 @@ def _check_folder(folder: Path) -> None:
 def _opened(folder: Path) -> list[Line]:
     """The lines of a folder; what a killed sweep has left at its end is taken away."""
     manifest, results = folder / MANIFEST, folder / RESULTS
+    for left in folder.glob(f"*{UNFINISHED}"):
+        left.unlink()
     if not manifest.exists():
-        write_whole(manifest, json.dumps({"kind": KIND, "format": FORMAT}) + "\n")
+        write_whole(manifest, json.dumps({"kind": KIND, "format": FORMAT}) + "\n", UNFINISHED)
     if not results.exists():
         return []
     if not results.is_file():

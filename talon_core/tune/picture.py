@@ -34,19 +34,19 @@ def check_picture(file: Path) -> None:
 def matters(dimension: Dimension, trials: Sequence[Trial]) -> float:
     """How much of the speed-ups' variance an option explains by itself, from 0 to 1.
 
-    Trials are put into groups by its value; it is the variance between the groups' means, each counted as often as it
-    has trials. With few trials that is too much, as chance explains some; it serves to put options in an order.
+    Trials are put into groups by its value, those without a place along its axis left out; it is the variance between
+    the groups' means, each counted as often as it has trials. With few trials that is too much, as chance explains
+    some; it serves to put options in an order.
     """
-    counting = [trial for trial in trials if trial.counts]
-    speeds = [trial.speed_up or 0.0 for trial in counting]
-    if len(counting) < 2 or not pvariance(speeds):
+    each = [(_place(dimension, trial.options), trial.speed_up or 0.0) for trial in trials if trial.counts]
+    known = [(place, speed) for place, speed in each if place is not None]
+    speeds = [speed for _, speed in known]
+    if len(known) < 2 or not pvariance(speeds):
         return 0.0
     if isinstance(dimension.values, Among):
-        names = [trial.options[dimension.option] for trial in counting]
-        groups = [[speed for name, speed in zip(names, speeds, strict=True) if name == own] for own in set(names)]
+        groups = [[speed for place, speed in known if place == own] for own in {place for place, _ in known}]
     else:
-        pairs = zip([float(trial.options[dimension.option]) for trial in counting], speeds, strict=True)
-        rising = [speed for _, speed in sorted(pairs)]
+        rising = [speed for _, speed in sorted(known)]
         ends = [len(rising) * number // GROUPS for number in range(GROUPS + 1)]
         groups = [rising[low:high] for low, high in pairwise(ends) if high > low]
     middle = fmean(speeds)

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -88,6 +89,48 @@ def test_people_get_a_table_and_see_what_is_missing(swept: Any, tmp_path: Path) 
     assert "talon:budget=16" in ran.out
     assert "MAT" in ran.out
     assert ran.out.endswith(f"{tmp_path / 'out'}\n")
+    assert "left out" not in ran.err
+    part = shutil.copytree(SHIPPED, tmp_path / "part")
+    next(iter(sorted((part / "texts").iterdir()))).unlink()
+    ran = swept("talon:budget=16", trace=part, out=tmp_path / "other")
+    assert f"left out, as the trace in '{part}' does not have them yet: 1 text" in ran.err
+    assert len(lines(tmp_path / "other")) == 3
+
+
+def test_a_line_is_of_the_code_of_the_drafter_of_its_own_trace(
+    swept: Any, talon: Callable[..., Any], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A method without a drafter is one of texts where the trace is, and has its code; other traces have none of it."""
+    (tmp_path / "one.txt").write_text("hi-")
+    texts = str(tmp_path / "texts")
+    record = ("trace", "record", "--prompts", str(tmp_path / "one.txt"), "--model", model, "--drafter", "ngram")
+    assert talon(*record, "--raw", "--max-new-tokens", "6", "--out", texts).status == 0
+    asked: list[sweep.Unit] = []
+    work = sweep.Work.__call__
+    monkeypatch.setattr(sweep.Work, "__call__", lambda self, unit: asked.append(unit) or work(self, unit))
+    assert swept("chain:length=2").status == 0
+    asked.clear()
+    for more in (("--trace", texts), ()):
+        assert swept("chain:length=2", *more).status == 0
+        assert {str(unit.folder) for unit in asked} == ({texts} if more else set())
+        asked.clear()
+    code_of = code.code_of
+    monkeypatch.setattr(sweep, "code_of", lambda part: code_of(part) + ("changed" if part.name == "ngram" else ""))
+    assert swept("chain:length=2", "--trace", texts).status == 0
+    assert {str(unit.folder) for unit in asked} == {texts}
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_a_killed_sweep_has_left_is_taken_away(swept: Any, tmp_path: Path, begun: bool) -> None:
+    out = tmp_path / "out"
+    if begun:
+        assert swept("none").status == 0
+    else:  # before the manifest was there
+        out.mkdir()
+    (out / "tmp123.unfinished").write_text("{")
+    assert swept("none").status == 0
+    assert len(lines(out)) == 4
+    assert not [*out.glob("*.unfinished")]
 
 
 @pytest.mark.parametrize("how", [["--jobs", "2"], ["--ray"]], ids=["processes", "ray"])

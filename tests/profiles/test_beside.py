@@ -1,5 +1,7 @@
 """Timing a target and a drafter beside each other: both do what they would, and nothing is left of it."""
 
+import os
+import signal
 import threading
 from contextlib import contextmanager
 from functools import partial
@@ -163,6 +165,14 @@ def test_it_is_opened_where_it_drafts_and_a_process_takes_its_cores_from_the_tar
         number = drafter._worker.number  # type: ignore[attr-defined]  # which stands for the process
         assert Path(f"/proc/{number}").exists()
     assert not Path(f"/proc/{number}").exists()
+
+    def lost() -> None:
+        with drafting_beside(Ngram(), own, "cpu:1", None) as (drafter, threads):
+            os.kill(drafter._worker.number, signal.SIGKILL)  # type: ignore[attr-defined]
+            measured_beside(own, Match(), drafter, threads, "cpu:1", SMALL)
+
+    with pytest.raises(ValueError, match=r"^drafter 'ngram' cannot be timed on cpu:1 any more: its process has ended"):
+        lost()
 
 
 def test_one_core_has_nothing_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:

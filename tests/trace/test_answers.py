@@ -1,7 +1,9 @@
 """What a drafter of texts says along a text is asked for once, and is what it says to any policy."""
 
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -182,6 +184,18 @@ def test_what_is_kept_is_read_and_not_asked_for(kept_in: Path, monkeypatch: pyte
         everything = range(len(one.rows.above))
         assert one.rows.offered(everything, 9)[0].tolist() == again.rows.offered(everything, 9)[0].tolist()
         assert one.along.ranks.tolist() == again.along.ranks.tolist()
+
+
+def test_what_killed_processes_have_left_is_taken_away_after_a_while(kept_in: Path) -> None:
+    trace = read_trace(SHIPPED)
+    folder = answers_of(trace).folder
+    folder.mkdir(parents=True)
+    old, new = folder / "tmpold.unfinished", folder / "tmpnew.unfinished"
+    for left, age in ((old, 2 * module.FORGOTTEN), (new, 1.0)):
+        left.write_bytes(b"half")
+        os.utime(left, (time.time() - age,) * 2)
+    assert answers_of(trace).of(next(iter(trace))) is not None
+    assert (old.exists(), new.exists()) == (False, True)
 
 
 def cut(file: Path) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +65,70 @@ def runs(process: int) -> bool:
 def test_each_thing_is_worked_on_once_in_any_number_of_processes(count: int) -> None:
     found = dict(in_processes(count)(lambda thing: thing * thing, range(10)))
     assert found == {thing: thing * thing for thing in range(10)}
+
+
+DIES = """
+import os, sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+from talon_core.trace.processes import in_processes
+
+died, send = Path(sys.argv[1]), Connection._send
+
+def half(self, data, *more):
+    if len(data) > 1000 and not died.exists():
+        died.touch()
+        os.write(self.fileno(), bytes(data)[:100])
+        os._exit(9)
+    send(self, data, *more)
+
+Connection._send = half
+assert dict(in_processes(2)(lambda thing: bytes([thing]) * 5000, range(4))) == {
+    thing: bytes([thing]) * 5000 for thing in range(4)
+}
+assert died.exists()
+"""
+
+
+def ran(program: str, *arguments: str) -> None:
+    """Run a program by itself: a process that has loaded torch is not forked."""
+    subprocess.run([sys.executable, "-c", program, *arguments], check=True, timeout=60)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the system cannot fork")
+def test_a_worker_that_dies_in_the_middle_of_its_answer_loses_nothing(tmp_path: Path) -> None:
+    ran(DIES, str(tmp_path / "died"))
+
+
+RAISES = """
+import sys
+from talon_core.errors import PluginError
+from talon_core.trace.processes import in_processes
+
+def work(_):
+    raise eval(sys.argv[1])("wrong")
+
+try:
+    dict(in_processes(2)(work, range(2)))
+except Exception as error:
+    found = type(error).__name__
+assert found == sys.argv[2], found
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the system cannot fork")
+@pytest.mark.parametrize(
+    ("raised", "comes"),
+    [
+        ("MemoryError", "MemoryError"),
+        ("OSError", "ValueError"),
+        ("PluginError", "PluginError"),
+        ("ZeroDivisionError", "RuntimeError"),
+    ],
+)
+def test_errors_of_workers_are_told_apart(raised: str, comes: str) -> None:
+    """Those about memory, what was given and plugins are sentences on the command line, and others are our own."""
+    ran(RAISES, raised, comes)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 from safetensors.numpy import load, save
@@ -17,6 +18,7 @@ from transformers import PreTrainedTokenizerFast
 
 from talon_core.choices import SeededChoices
 from talon_core.engine.drafting import DraftLimits, draft_tree
+from talon_core.engine.generation import Generation
 from talon_core.plugins.registry import load_registry
 from talon_core.table import TableDrafter
 from talon_core.trace.columns import NO_ROW, Rows, TextTrace
@@ -98,6 +100,30 @@ def test_a_recording_that_was_interrupted_goes_on(
     assert all(same(*pair) for pair in zip(done.trace, recorded(tiny), strict=True))
     assert len(read_trace(tmp_path / "trace").manifest["sessions"]) == 2
     assert recorder(tiny).run(tmp_path / "trace").texts == 0
+
+
+def test_a_recording_that_was_killed_before_its_manifest_was_there_goes_on(
+    tiny: Any, recorder: Callable[..., Recorder], tmp_path: Path
+) -> None:
+    (tmp_path / "trace").mkdir()
+    (tmp_path / "trace" / "tmp123.unfinished").write_text("{")
+    done = recorder(tiny).run(tmp_path / "trace")
+    assert (done.texts, done.trace.unfinished()) == (4, [])
+
+
+def test_a_target_that_says_something_else_when_it_is_asked_again_is_a_sentence(
+    tiny: Any, recorder: Callable[..., Recorder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = Generation.result
+
+    def other(generation: Generation) -> Any:
+        found = result(generation)
+        return attrs.evolve(found, token_ids=[*found.token_ids[:-1], (found.token_ids[-1] + 1) % 97])
+
+    monkeypatch.setattr(Generation, "result", other)
+    with pytest.raises(ValueError, match=r"^prompt 0 of the set '.*': the target gave another text when it was asked"):
+        recorder(tiny).run(tmp_path / "trace")
+    assert not read_trace(tmp_path / "trace").texts()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Files that are written part by part are those of safetensors, and their columns need not be in memory."""
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -40,3 +42,33 @@ def test_a_column_in_a_file_of_its_own_is_copied_part_by_part(rows: int, tmp_pat
     assert max(map(len, parts)) <= PART
     assert b"".join(parts) == save({"a": np.zeros(3), "b": kept}, METADATA)
     assert np.array_equal(load(b"".join(parts))["b"], kept)
+
+
+def test_more_files_are_mapped_than_a_process_may_have_open_at_first(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    (tmp_path / "file").write_bytes(b"".join(file_parts({"a": np.arange(3)}, METADATA)))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    least = max(map(int, os.listdir("/dev/fd"))) + 8
+    if hard != resource.RLIM_INFINITY and hard < 2 * least + 64:
+        pytest.skip(f"the system lets a process have {hard} files open")
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (least, hard))
+        opened = [mapped(tmp_path / "file") for _ in range(least + 1)]
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > least
+        assert all(each["a"].tolist() == [0, 1, 2] for each in opened)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_where_no_more_files_may_be_open_the_error_says_which_file_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"".join(file_parts({"a": np.arange(3)}, METADATA)))
+
+    def full(*given: Any, **more: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("talon_core.trace.stored.mmap.mmap", full)
+    monkeypatch.setattr("talon_core.trace.stored._more_may_be_open", lambda: False)
+    with pytest.raises(OSError, match=f"Too many open files.*{tmp_path / 'file'}"):
+        mapped(tmp_path / "file")

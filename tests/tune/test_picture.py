@@ -46,6 +46,10 @@ def test_an_option_that_decides_matters_more_than_one_that_does_not() -> None:
     assert matters(decides, trials) > 0.9 > 0.1 > matters(other, trials)
     assert matters(other, trials[:1]) == 0
     assert matters(decides, [Trial("", {"decides": "1"}, 2.0)] * 3) == 0
+    # an option may be a word by default, which stands nowhere among the numbers that are searched
+    by_default = [Trial("", {"decides": "none"}, 2.0)]
+    assert matters(decides, by_default * 3) == 0
+    assert matters(decides, by_default + trials) == matters(decides, trials)
 
 
 @pytest.mark.parametrize(
