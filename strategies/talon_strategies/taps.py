@@ -82,14 +82,9 @@ def _policy(given: Any) -> Any:
     """The policy that an option names, in the form of `talon_core.plugins.nested`."""
     if not isinstance(given, str):
         return given
-    from talon_core.plugins.nested import parts_in
-    from talon_core.plugins.several import made_parts
+    from talon_core.plugins.several import made_part
 
-    parts = parts_in(given)
-    if parts is None or len(parts) != 1:
-        raise ValueError(f"of is '{given}'; it must be a tree policy, its options in brackets, as talon[budget=16]")
-    (policy,) = made_parts("tree policy", parts, {})
-    return policy
+    return made_part("tree policy", given, "of", "a tree policy", "talon[budget=16]")
 
 
 def _scored_alone(_: object, __: object, policy: object) -> None:

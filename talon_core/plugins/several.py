@@ -48,3 +48,24 @@ def made_parts(kind: str, written: Sequence[str], besides: Mapping[str, Any], op
         )
     except LookupError as error:
         raise ValueError(f"{option}: {error.args[0]}") from None
+
+
+def made_part(kind: str, given: str, option: str, what: str, example: str) -> Any:
+    """What one part describes.
+
+    Args:
+        kind: a key of `talon_core.plugins.registry.KINDS`.
+        given: the option's text.
+        option: in which it is written, for the error.
+        what: what it is, likewise.
+        example: a text that would be right, likewise.
+
+    Raises:
+        ValueError: if it is no part, or several; and as `made_parts` does.
+        PluginError: as there.
+    """
+    parts = nested.parts_in(given)
+    if parts is None or len(parts) != 1:
+        raise ValueError(f"{option} is '{given}'; it must be {what}, its options in brackets, as {example}")
+    (found,) = made_parts(kind, parts, {}, option)
+    return found

@@ -108,9 +108,9 @@ def test_branch_forks_where_the_path_most_probably_ends():
 
 def test_branch_forks_where_many_tokens_may_end_the_path_each_of_them_unlikely():
     tree = TokenTree([0, 1], [-1, 0], np.log([1.0, 0.3]))
-    tokens = {0: np.array([1, *range(2, 9)]), 1: np.array([0, 1])}
-    known = Outlook(tree, tokens, {0: np.log([0.3, *[0.1] * 7]), 1: np.log([0.4, 0.3])})
-    # at the root by 0.7, and behind the token by 0.3, though 0.3 times 0.4 is more than 0.1
+    tokens = {0: np.array([1, 2, 3]), 1: np.array([0, 1, 2])}
+    known = Outlook(tree, tokens, {0: np.log([0.3, 0.1, 0.1]), 1: np.log([0.4, 0.3, 0.1])})
+    # at the root by 0.7, of which 0.2 are known, and behind the token by 0.3, of which 0.24 are
     assert {one.node for one in Branch(budget=3).outcomes(known)[:1]} == {0}
 
 

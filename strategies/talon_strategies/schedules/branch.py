@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 
 import attrs
-import numpy as np
 from attrs.validators import ge
 
 from talon_core.basics.option_checks import whole_number
 from talon_core.schedule import Outcome, Outlook, Schedule
 from talon_core.tree import IntArray, TokenTree
-from talon_strategies.schedules.fanout import best_path
+from talon_strategies.schedules.fanout import best_path, path_ends
 
 
 @attrs.frozen
@@ -44,7 +43,7 @@ class Branch(Schedule):
         forks = [node for node in path if len(ends[node][0])]
         if not forks:
             return ()
-        fork = max(forks, key=lambda node: float(np.exp(ends[node][1]).sum()))
+        fork = max(forks, key=path_ends(outlook.tree).item)
         found = [Outcome(fork, token) for token in ends[fork][0][: self.budget].tolist()]
         last = path[-1]
         if fork != last and len(ends[last][0]):

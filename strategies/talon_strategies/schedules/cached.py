@@ -19,14 +19,9 @@ def _instant(given: object) -> Any:
     """The option `instant` as a drafter's options; what else it is is left for a validator to refuse."""
     if not isinstance(given, str):
         return given
-    from talon_core.plugins.nested import parts_in
-    from talon_core.plugins.several import made_parts
+    from talon_core.plugins.several import made_part
 
-    parts = parts_in(given)
-    if parts is None or len(parts) != 1:
-        raise ValueError(f"instant is '{given}'; it must be a drafter, its options in brackets, as ngram[min_match=2]")
-    (spec,) = made_parts("drafter", parts, {}, "instant")
-    return spec
+    return made_part("drafter", given, "instant", "a drafter", "ngram[min_match=2]")
 
 
 def _is_source(_: object, field: "attrs.Attribute[Any]", value: object) -> None:

@@ -11,7 +11,7 @@ from attrs.validators import ge
 
 from talon_core.basics.option_checks import number
 from talon_core.schedule import Outcome, Outlook
-from talon_core.tree import IntArray, TokenTree
+from talon_core.tree import FloatArray, IntArray, TokenTree
 
 
 class Fanout(ABC):
@@ -26,9 +26,7 @@ class Fanout(ABC):
         By default those where paths most probably end, so many as there may be outcomes: a node ends the path unless
         one of its children goes on with it, so leaves come before what is above them.
         """
-        reached = np.exp(tree.path_logp)
-        ends = reached - np.bincount(tree.parents[1:], reached[1:], minlength=len(tree))
-        return np.sort(np.argsort(-ends, kind="stable")[:budget])
+        return np.sort(np.argsort(-path_ends(tree), kind="stable")[:budget])
 
     @abstractmethod
     def outcomes(self, outlook: Outlook, budget: int) -> Sequence[Outcome]:
@@ -95,6 +93,13 @@ class Geometric(Fanout):
                 for token, score in zip(tokens[:share].tolist(), scores[:share].tolist(), strict=True)
             ]
         return [outcome for _, outcome in sorted(found, key=lambda one: -one[0])]
+
+
+def path_ends(tree: TokenTree) -> FloatArray:
+    """The probability that the path ends at each node, and at none of its children, shape `(nodes,)`."""
+    reached = np.exp(tree.path_logp)
+    goes_on = np.bincount(tree.parents[1:], reached[1:], minlength=len(tree)).astype(np.float64)
+    return reached - goes_on
 
 
 def best_path(tree: TokenTree) -> IntArray:
