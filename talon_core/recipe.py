@@ -9,7 +9,7 @@ import attrs
 from attrs.validators import ge, gt, le, lt
 
 from talon_core.basics.numerals import fault_of_temperature
-from talon_core.basics.option_checks import number, whole_number
+from talon_core.basics.option_checks import number, whole_number, yes_or_no
 
 
 def _is_temperature(_: Any, attribute: "attrs.Attribute[float]", value: float) -> None:
@@ -51,13 +51,13 @@ class TrainingJob:
     prompts: tuple[Path, ...] = ()
     self_written: int = attrs.field(default=0, validator=[whole_number, ge(0)])
     summaries: int = attrs.field(default=0, validator=[whole_number, ge(0)])
-    library: bool = False
-    given_answers: bool = False
+    library: bool = attrs.field(default=False, validator=yes_or_no)
+    given_answers: bool = attrs.field(default=False, validator=yes_or_no)
     answer_tokens: int = attrs.field(default=256, validator=[whole_number, ge(1)])
     temperature: float = attrs.field(default=0.7, validator=[number, _is_temperature, le(100)])
     batch_size: int = attrs.field(default=64, validator=[whole_number, ge(1)])
     held_out: float = attrs.field(default=0.02, validator=[number, ge(0), le(0.5)])
-    keep_states: bool = False
+    keep_states: bool = attrs.field(default=False, validator=yes_or_no)
     epochs: float = attrs.field(default=3.0, validator=[number, gt(0), le(100_000)])
     batch_tokens: int = attrs.field(default=2048, validator=[whole_number, ge(16)])
     learning_rate: float = attrs.field(default=2e-3, validator=[number, gt(0), le(1)])

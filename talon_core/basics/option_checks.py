@@ -1,7 +1,6 @@
 """Checks of options that are given from Python, where anything may be given; ranges are checked by attrs' own."""
 
 import math
-from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
@@ -35,7 +34,7 @@ def text(_: object, option: "attrs.Attribute[Any]", value: object) -> None:
 
 
 def whole_numbers(_: object, option: "attrs.Attribute[Any]", value: object) -> None:
-    """Refuse what is not some whole numbers, or none, that follow each other."""
-    numbers = value if isinstance(value, Iterable) and not isinstance(value, str) else [None]
-    if not all(isinstance(one, Integral) and not isinstance(one, bool) for one in numbers):
+    """Refuse what is no tuple of whole numbers; it may be empty."""
+    whole = isinstance(value, tuple) and all(isinstance(one, Integral) and not isinstance(one, bool) for one in value)
+    if not whole:
         raise ValueError(f"{option.name} is {value!r}; it must be whole numbers")

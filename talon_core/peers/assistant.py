@@ -3,7 +3,7 @@
 import attrs
 from attrs.validators import ge, le
 
-from talon_core.basics.option_checks import number, whole_number
+from talon_core.basics.option_checks import number, whole_number, yes_or_no
 from talon_core.peer import Peer, PeerEngine, PeerSetting
 from talon_core.peers.drafted_generate import drafted_generate
 
@@ -28,7 +28,7 @@ class Assistant(Peer):
     tokens: int = attrs.field(default=20, validator=[whole_number, ge(1)])
     schedule: str = attrs.field(default="constant", validator=attrs.validators.in_(SCHEDULES))
     confidence: float = attrs.field(default=0.4, validator=[number, ge(0), le(1)])
-    trust_remote_code: bool = False
+    trust_remote_code: bool = attrs.field(default=False, validator=yes_or_no)
 
     def open(self, setting: PeerSetting) -> PeerEngine:
         from talon_core.models.loading import load_model

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs.validators import ge, in_, lt
 
-from talon_core.basics.option_checks import number, whole_number
+from talon_core.basics.option_checks import number, whole_number, yes_or_no
 from talon_core.basics.paths import from_home
 from talon_core.heads import GivesHead
 from talon_core.peer import Peer, PeerAnswer, PeerEngine, PeerSetting
@@ -45,7 +45,7 @@ class LlamaCpp(Peer):
     name = "llama-cpp"
     draws = True
     file: str = ""
-    widened: bool = False
+    widened: bool = attrs.field(default=False, validator=yes_or_no)
     draft: str = attrs.field(default="none", validator=in_(DRAFTS))
     draft_file: str = ""
     head: str = "eagle3"

@@ -15,9 +15,9 @@ from talon_strategies import Chain, Talon
 
 OURS = [
     entry.cls
-    for kind in ("tree policy", "drafter", "rule", "schedule")
+    for kind in ("tree policy", "drafter", "rule", "schedule", "recipe", "peer")
     for entry in load_registry().entries[kind].values()
-    if entry.plugin in ("talon-core:talon-strategies", "talon-core:talon-drafters") and attrs.has(entry.cls)
+    if entry.plugin.startswith("talon-core:") and attrs.has(entry.cls)
 ]
 OPTIONS = [
     pytest.param(cls, field.alias, type(field.default), id=f"{cls.name}-{field.alias}")
@@ -31,8 +31,15 @@ SWITCHES = [
     for field in attrs.fields(cls)
     if field.init and isinstance(field.default, bool)
 ]
-NEEDED = {"draft-model": {"skip": "1"}, "datastore": {"path": "index"}}
-"""What cannot be left out besides the option that is tried."""
+
+
+def needed(part):
+    """What cannot be left out besides the option that is tried."""
+    if part is DraftModel:
+        return {"skip": "1"}
+    given = {"target": "a-model", "out": Path("out"), "path": "index", "model": "a-model", "head": "a-head"}
+    fields = [field.alias for field in attrs.fields(part) if field.init and field.default is attrs.NOTHING]
+    return {name: given[name] for name in fields}
 
 
 @pytest.mark.parametrize(("part", "option", "kind"), OPTIONS)
@@ -41,7 +48,7 @@ def test_a_value_of_another_type_gets_a_sentence(part, option, kind, value):
     wanted = "a whole number" if kind is int else "a number"
     sentence = rf"^{option} is .*; it must be {wanted}$" if kind is int or not isinstance(value, float) else option
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the sentence stands before what attrs adds
-        part(**NEEDED.get(part.name, {}) | {option: value})
+        part(**needed(part) | {option: value})
     assert re.search(sentence, caught.value.args[0])
 
 
@@ -49,7 +56,7 @@ def test_a_value_of_another_type_gets_a_sentence(part, option, kind, value):
 @pytest.mark.parametrize("value", ["true", None, [True], 1, -2.5, float("nan")])
 def test_a_switch_is_true_or_false(part, option, value):
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the sentence stands before what attrs adds
-        part(**NEEDED.get(part.name, {}) | {option: value})
+        part(**needed(part) | {option: value})
     assert caught.value.args[0] == f"{option} is {value!r}; it must be True or False"
 
 
@@ -80,6 +87,11 @@ def test_lists_of_drafters_can_be_read_as_they_are_spelled(spec):
     assert built(load_registry(), "drafter", spelled(made)) == made
 
 
+def test_lists_may_be_given_by_what_can_be_read_once():
+    assert DraftModel(skip=map(int, ["5", "4"])).skip == (4, 5)
+    assert Eagle3(layers=(number for number in (2, 15))).layers == (2, 15)
+
+
 def test_a_path_is_one_in_either_form():
     assert Datastore(Path("index")) == Datastore("index")
 
@@ -90,3 +102,4 @@ def test_every_policy_is_looked_at():
     without_numbers = {one.name for one in registered if one.plugin == "talon-core:talon-strategies"} - ours
     assert without_numbers == {"speckv", "static", "taps"}
     assert {"ngram", "pld", "lookahead", "hybrid", "conflayers", "datastore", "cached", "pearl", "branch"} <= ours
+    assert {"eagle3", "hydra", "medusa", "llama-cpp", "assistant", "prompt-lookup"} <= ours

@@ -1,7 +1,7 @@
 """A smaller causal LM as drafter, or the target itself with layers left out."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Iterable
 from numbers import Integral
 from typing import Any
 
@@ -18,9 +18,9 @@ MOST = 10_000
 def _layers(given: Any) -> Any:
     """`(3, 4, 5, 9)` from `"3-5+9"` or `"3;4;5;9"`; of whatever else is no list it is for a validator to refuse it."""
     if not isinstance(given, str):
-        if not isinstance(given, Collection):
-            return given
-        return tuple(sorted({*given})) if all(isinstance(each, Integral) for each in given) else tuple(given)
+        found = tuple(given) if isinstance(given, Iterable) else given
+        numbers = isinstance(found, tuple) and all(isinstance(each, Integral) for each in found)
+        return tuple(sorted({*found})) if numbers else found
     layers: set[int] = set()
     for part in filter(None, re.split("[+;]", given)):
         first, dash, last = part.partition("-")

@@ -1,7 +1,7 @@
 """EAGLE-3: a small decoder layer over low, middle and high states of the target."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -20,7 +20,7 @@ NORM_OUTPUT = ("auto", "yes", "no")
 def _layers(given: Any) -> Any:
     """`(2, 15, 27)` from `"2+15+27"` or `"2;15;27"`; of whatever else is no list it is for a validator to refuse it."""
     if not isinstance(given, str):
-        return tuple(given) if isinstance(given, Collection) else given
+        return tuple(given) if isinstance(given, Iterable) else given
     try:
         return tuple(int(part) for part in re.split("[+;]", given) if part)
     except ValueError:

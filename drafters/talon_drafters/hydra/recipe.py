@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 from attrs.validators import ge, gt, le
 
-from talon_core.basics.option_checks import number, whole_number
+from talon_core.basics.option_checks import number, whole_number, yes_or_no
 from talon_core.recipe import Recipe, TrainingJob
 
 
@@ -28,7 +28,7 @@ class HydraRecipe(Recipe):
     steps: int = attrs.field(default=4, validator=[whole_number, ge(1)])
     layers: int = attrs.field(default=1, validator=[whole_number, ge(1)])
     decay: float = attrs.field(default=0.8, validator=[number, gt(0), le(1)])
-    prefix: bool = False
+    prefix: bool = attrs.field(default=False, validator=yes_or_no)
     intermediate: int = attrs.field(default=0, validator=[whole_number, ge(0)])
 
     def train(self, model: Any, tokenizer: Any, job: TrainingJob) -> Mapping[str, Any]:
