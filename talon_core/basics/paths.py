@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile
+from time import time
 
 import platformdirs
 
@@ -156,6 +157,27 @@ def write_whole_parts(path: Path, parts: Iterable[bytes], suffix: str = "") -> i
                 os.unlink(unfinished.name)
                 raise
             return size
+
+
+UNFINISHED = ".unfinished"
+"""How names of files end that are being written where a later process takes those away that a killed one has left."""
+
+
+def remove_unfinished(folder: Path, age: float = 0.0) -> None:
+    """Take away what killed processes have left in a folder.
+
+    Args:
+        folder: where nobody else writes such files, or `age` is more than anybody takes for one.
+        age: seconds since a file was written to, at least.
+    """
+    for left in folder.glob(f"*{UNFINISHED}"):
+        if left.stat().st_mtime <= time() - age:
+            left.unlink(missing_ok=True)
+
+
+def is_unused(folder: Path, lock: str) -> bool:
+    """Whether nothing is in a folder but its lock, and what somebody has left who was killed before anything was."""
+    return all(each.name == lock or each.name.endswith(UNFINISHED) for each in folder.iterdir())
 
 
 @contextmanager

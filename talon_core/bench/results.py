@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from talon_core.basics import records
-from talon_core.basics.paths import about, small_text, write_whole
+from talon_core.basics.paths import UNFINISHED, about, is_unused, remove_unfinished, small_text, write_whole
 from talon_core.basics.processors import of_earlier
 from talon_core.bench.measurement import Measurement
 from talon_core.errors import written
@@ -47,7 +47,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     """
     file = folder / MANIFEST
     if not file.exists():
-        if folder.is_dir() and all(each.name == LOCK for each in folder.iterdir()):
+        if folder.is_dir() and is_unused(folder, LOCK):
             return None
         if folder.exists():
             raise ValueError(f"'{folder}' is no folder of talon bench run: it has no {MANIFEST}; give another one")
@@ -202,10 +202,11 @@ def open_folder(
         check_settings(folder, manifest, "settings", settings)
         check_settings(folder, manifest, "environment", environment)
         found = read_results(folder)
+    remove_unfinished(folder)
     manifest = {**found.manifest, "sessions": [*found.manifest["sessions"], session]}
     if found.unfinished:
-        write_whole(folder / RESULTS, "".join(measurement.line() for measurement in found.measurements))
-    write_whole(folder / MANIFEST, json.dumps(manifest, ensure_ascii=False, indent=2) + "\n")
+        write_whole(folder / RESULTS, "".join(measurement.line() for measurement in found.measurements), UNFINISHED)
+    write_whole(folder / MANIFEST, json.dumps(manifest, ensure_ascii=False, indent=2) + "\n", UNFINISHED)
     return attrs.evolve(found, manifest=manifest)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from talon_core.basics import records
-from talon_core.basics.paths import about, write_whole
+from talon_core.basics.paths import UNFINISHED, about, write_whole
 from talon_core.bench.schedule import Unit
 from talon_core.rounds import Round
 
@@ -112,7 +112,7 @@ def forget_rounds(folder: Path, measured: set[Unit], methods: int = 0) -> None:
     if not file.exists():
         return
     if len(kept) < len(lines) or not file.read_bytes().endswith(b"\n"):
-        write_whole(file, "".join(line + "\n" for line in kept))
+        write_whole(file, "".join(line + "\n" for line in kept), UNFINISHED)
 
 
 def _unit(line: str) -> Unit | None:

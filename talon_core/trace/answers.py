@@ -9,19 +9,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from time import time
 
 import attrs
 import numpy as np
 
-from talon_core.basics.paths import cache_folder, write_whole_parts
+from talon_core.basics.paths import UNFINISHED, cache_folder, remove_unfinished, write_whole_parts
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.checked_drafter import checked_depth, checked_hash, opened
 from talon_core.plugins.specs import spelled
 from talon_core.trace.asking import whole_rows_of
 from talon_core.trace.code import code_is_known, code_of, package_code
 from talon_core.trace.columns import Rows, TextTrace, padding
-from talon_core.trace.folder import UNFINISHED, Trace
+from talon_core.trace.folder import Trace
 from talon_core.trace.oracle import along_rows
 from talon_core.trace.superset import Superset
 
@@ -102,10 +101,7 @@ class Answers:
         with suppress(OSError):  # then it is asked again
             file.parent.mkdir(parents=True, exist_ok=True)
             write_whole_parts(file, text.parts(self.key), UNFINISHED)
-        for left in file.parent.glob(f"*{UNFINISHED}"):
-            with suppress(OSError):
-                if left.stat().st_mtime < time() - FORGOTTEN:
-                    left.unlink()
+            remove_unfinished(file.parent, FORGOTTEN)
 
 
 def _hashed(told: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from talon_core.basics import records
-from talon_core.basics.paths import small_text, write_whole, write_whole_parts
+from talon_core.basics.paths import UNFINISHED, is_unused, small_text, write_whole, write_whole_parts
 from talon_core.engine.text_target import TextTarget
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.kept_laws import KeptLaws
@@ -17,7 +17,6 @@ from talon_core.trace.kept_laws import KeptLaws
 MANIFEST = "manifest.json"
 TEXTS = "texts"
 LOCK = ".lock"
-UNFINISHED = ".unfinished"
 """How the name of a text's file ends while it is written."""
 
 KIND = "talon trace"
@@ -174,7 +173,7 @@ def find_trace(folder: Path) -> Trace | None:
     """
     file = folder / MANIFEST
     if not file.exists():
-        if folder.exists() and (not folder.is_dir() or not is_empty(folder)):
+        if folder.exists() and (not folder.is_dir() or not is_unused(folder, LOCK)):
             raise ValueError(f"'{folder}' is no folder of talon trace record: it has no {MANIFEST}; give another one")
         return None
     try:
@@ -213,8 +212,3 @@ def write_manifest(trace: Trace) -> None:
     """Write what a trace says of itself."""
     text = json.dumps({"kind": KIND, "format": FORMAT, **trace.manifest}, ensure_ascii=False, indent=2)
     write_whole(trace.folder / MANIFEST, text + "\n", UNFINISHED)
-
-
-def is_empty(folder: Path) -> bool:
-    """Whether nothing is in a folder but what somebody has left who was killed before the manifest was there."""
-    return all(each.name == LOCK or each.name.endswith(UNFINISHED) for each in folder.iterdir())

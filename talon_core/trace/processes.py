@@ -54,6 +54,7 @@ def apart(work: Callable[[], Any]) -> Any:
     Raises:
         PluginError: if the work has raised one.
         ValueError: if the work has raised one, or a LookupError or an OSError, or its process dies twice.
+        MemoryError: if there was too little memory for it.
         RuntimeError: for any other error of the work.
     """
     if not can_fork():

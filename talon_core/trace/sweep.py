@@ -14,14 +14,14 @@ from typing import Any
 import attrs
 
 from talon_core.basics import records
-from talon_core.basics.paths import about, alone, small_text, write_whole
+from talon_core.basics.paths import UNFINISHED, about, alone, is_unused, remove_unfinished, small_text, write_whole
 from talon_core.costs import Costs
 from talon_core.engine.checked_drafter import checked_hash
 from talon_core.errors import written
 from talon_core.plugins.registry import Registry, load_registry
 from talon_core.trace.along import Along
 from talon_core.trace.code import code_of
-from talon_core.trace.folder import UNFINISHED, Trace, is_empty, read_trace
+from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.methods import parse_methods
 from talon_core.trace.oracle import Fewest, known_speeds
 from talon_core.trace.own_time import to_be_timed, with_own_time
@@ -298,6 +298,7 @@ class Sweep:
             ValueError: if the folder is one of something else, somebody else writes there, or the work fails; what was
                 worked out before is kept.
             PluginError: if a plugin breaks its contract; the message names it.
+            MemoryError: if there is too little memory.
         """
         _check_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -362,7 +363,7 @@ def _code_of(method: Method) -> str:
 def _check_folder(folder: Path) -> None:
     file = folder / MANIFEST
     if not file.exists():
-        if folder.exists() and (not folder.is_dir() or not is_empty(folder)):
+        if folder.exists() and (not folder.is_dir() or not is_unused(folder, LOCK)):
             raise ValueError(f"'{folder}' is no folder of talon trace sweep: it has no {MANIFEST}; give another one")
         return
     try:
@@ -379,8 +380,7 @@ def _check_folder(folder: Path) -> None:
 def _opened(folder: Path) -> list[Line]:
     """The lines of a folder; what a killed sweep has left at its end is taken away."""
     manifest, results = folder / MANIFEST, folder / RESULTS
-    for left in folder.glob(f"*{UNFINISHED}"):
-        left.unlink()
+    remove_unfinished(folder)
     if not manifest.exists():
         write_whole(manifest, json.dumps({"kind": KIND, "format": FORMAT}) + "\n", UNFINISHED)
     if not results.exists():
@@ -395,7 +395,7 @@ def _opened(folder: Path) -> list[Line]:
         except ValueError as error:
             raise ValueError(f"line {number} of '{results}' is none of a sweep of this version: {error}") from error
     if cut:
-        write_whole(results, "".join(_text(line) for line in found))
+        write_whole(results, "".join(_text(line) for line in found), UNFINISHED)
     return found
 
 

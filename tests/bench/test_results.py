@@ -128,6 +128,13 @@ def test_an_empty_folder_is_taken(tmp_path, reopened):
     assert read_results(tmp_path).measurements == []
 
 
+def test_what_a_killed_run_has_left_is_taken_away(tmp_path, reopened):
+    for _ in range(2):  # before the manifest was there, and then
+        (tmp_path / "tmp123.unfinished").write_text("{")
+        reopened(tmp_path)
+        assert [file.name for file in tmp_path.iterdir()] == ["manifest.json"]
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
