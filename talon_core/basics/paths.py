@@ -13,6 +13,12 @@ from time import time
 
 import platformdirs
 
+LOCK = ".lock"
+"""The file in a folder that is locked by whoever writes there, see `alone`."""
+
+UNFINISHED = ".unfinished"
+"""How names of files end that are being written where a later process takes those away that a killed one has left."""
+
 
 def utf8(data: bytes, where: str) -> str:
     """Text from bytes, without a byte order mark.
@@ -159,10 +165,6 @@ def write_whole_parts(path: Path, parts: Iterable[bytes], suffix: str = "") -> i
             return size
 
 
-UNFINISHED = ".unfinished"
-"""How names of files end that are being written where a later process takes those away that a killed one has left."""
-
-
 def remove_unfinished(folder: Path, age: float = 0.0) -> None:
     """Take away what killed processes have left in a folder.
 
@@ -175,9 +177,9 @@ def remove_unfinished(folder: Path, age: float = 0.0) -> None:
             left.unlink(missing_ok=True)
 
 
-def is_unused(folder: Path, lock: str) -> bool:
+def is_unused(folder: Path) -> bool:
     """Whether nothing is in a folder but its lock, and what somebody has left who was killed before anything was."""
-    return all(each.name == lock or each.name.endswith(UNFINISHED) for each in folder.iterdir())
+    return all(each.name == LOCK or each.name.endswith(UNFINISHED) for each in folder.iterdir())
 
 
 @contextmanager

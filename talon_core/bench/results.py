@@ -17,7 +17,6 @@ from talon_core.rule import CLAIMED, MEASURED
 
 MANIFEST = "manifest.json"
 RESULTS = "results.jsonl"
-LOCK = ".lock"
 FORMAT = 1
 """Of the manifest and of the lines; another number is another form."""
 
@@ -47,7 +46,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     """
     file = folder / MANIFEST
     if not file.exists():
-        if folder.is_dir() and is_unused(folder, LOCK):
+        if folder.is_dir() and is_unused(folder):
             return None
         if folder.exists():
             raise ValueError(f"'{folder}' is no folder of talon bench run: it has no {MANIFEST}; give another one")

@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 import torch
 
-from talon_core.basics.paths import alone
+from talon_core.basics.paths import LOCK, alone
 from talon_core.bench.engines import (
     Decoded,
     Engine,
@@ -25,7 +25,7 @@ from talon_core.bench.methods import PLAIN, Method
 from talon_core.bench.peer_process import PeerFailure, PeerProcess, wanted
 from talon_core.bench.peers import check_peers
 from talon_core.bench.prompts import Prompt
-from talon_core.bench.results import LOCK, Results, append, open_folder, read_manifest
+from talon_core.bench.results import Results, append, open_folder, read_manifest
 from talon_core.bench.rounds import KeptRounds, append_rounds, forget_rounds
 from talon_core.bench.schedule import Plan, Unit
 from talon_core.decoding.decoder import Decoder

@@ -45,8 +45,8 @@ def _note_temperature(costs: "Profile", traces: Sequence["Trace"]) -> None:
     if others and costs.origin == "measured":
         note(
             f"profile '{costs.name}' was measured at temperature {costs.temperature:g}, and the trace recorded at "
-            f"{others[0]:g}; a pass takes longer where tokens are drawn: talon profile measure --temperature "
-            f"{others[0]:g} makes one of such passes"
+            f"{others[0]:g}; passes take longer where tokens are drawn, so talon profile measure --temperature "
+            f"{others[0]:g} makes one that fits"
         )
 
 

@@ -223,10 +223,18 @@ class Profile(Costs):
 
     def as_dict(self) -> dict[str, Any]:
         """It as plain data, for JSON; `from_dict` reads it."""
-        said: dict[str, Any] = {"name": self.name, "origin": self.origin}
-        said |= {"machine": dict(self.machine), "model": dict(self.model)}
-        said |= {"drafter": self.drafter, "temperature": self.temperature, "made": dict(self.made)}
-        return {"kind": KIND, "format": FORMAT, **said, **{kind: each.as_list() for kind, each in self.tables.items()}}
+        return {
+            "kind": KIND,
+            "format": FORMAT,
+            "name": self.name,
+            "origin": self.origin,
+            "machine": dict(self.machine),
+            "model": dict(self.model),
+            "drafter": self.drafter,
+            "temperature": self.temperature,
+            "made": dict(self.made),
+            **{kind: table.as_list() for kind, table in self.tables.items()},
+        }
 
     @classmethod
     def from_dict(cls, data: Any) -> "Profile":

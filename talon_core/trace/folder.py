@@ -16,8 +16,6 @@ from talon_core.trace.kept_laws import KeptLaws
 
 MANIFEST = "manifest.json"
 TEXTS = "texts"
-LOCK = ".lock"
-"""How the name of a text's file ends while it is written."""
 
 KIND = "talon trace"
 FORMAT = 1
@@ -173,7 +171,7 @@ def find_trace(folder: Path) -> Trace | None:
     """
     file = folder / MANIFEST
     if not file.exists():
-        if folder.exists() and (not folder.is_dir() or not is_unused(folder, LOCK)):
+        if folder.exists() and (not folder.is_dir() or not is_unused(folder)):
             raise ValueError(f"'{folder}' is no folder of talon trace record: it has no {MANIFEST}; give another one")
         return None
     try:

@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 from torch import nn
 
-from talon_core.basics.paths import alone
+from talon_core.basics.paths import LOCK, alone
 from talon_core.bench.environment import describe_environment, describe_session
 from talon_core.bench.prompts import PromptSet
 from talon_core.decoding.decoder import Decoder
@@ -24,7 +24,7 @@ from talon_core.plugins.registry import Registry, load_registry
 from talon_core.runtime.weights import weights_hash
 from talon_core.trace.answers import Answers
 from talon_core.trace.columns import TextTrace
-from talon_core.trace.folder import LOCK, TEXTS, Trace, find_trace, write_manifest
+from talon_core.trace.folder import TEXTS, Trace, find_trace, write_manifest
 from talon_core.trace.kept_laws import KeptLaws
 from talon_core.trace.observed import Notebook, Notes, NotesLaws, Observing
 from talon_core.trace.oracle import along_rows

@@ -79,11 +79,11 @@ def mapped(file: Path) -> dict[str, NDArray[Any]]:
         file: one that safetensors opens; `file_parts` tells its form.
     """
     try:
-        data = _in_memory(file)
+        data = _opened(file)
     except OSError as error:  # each file that is mapped counts as an open one
         if error.errno != errno.EMFILE or not _more_may_be_open():
             raise
-        data = _in_memory(file)
+        data = _opened(file)
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
     found: dict[str, NDArray[Any]] = {}
@@ -95,7 +95,7 @@ def mapped(file: Path) -> dict[str, NDArray[Any]]:
     return found
 
 
-def _in_memory(file: Path) -> mmap.mmap:
+def _opened(file: Path) -> mmap.mmap:
     with file.open("rb") as opened, about(file):
         return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
 

@@ -14,7 +14,16 @@ from typing import Any
 import attrs
 
 from talon_core.basics import records
-from talon_core.basics.paths import UNFINISHED, about, alone, is_unused, remove_unfinished, small_text, write_whole
+from talon_core.basics.paths import (
+    LOCK,
+    UNFINISHED,
+    about,
+    alone,
+    is_unused,
+    remove_unfinished,
+    small_text,
+    write_whole,
+)
 from talon_core.costs import Costs
 from talon_core.engine.checked_drafter import checked_hash
 from talon_core.errors import written
@@ -30,7 +39,7 @@ from talon_core.trace.replay import SECONDS, Method, Replay, Totals, sum_of_know
 from talon_core.trace.run import tried_on, with_fewest
 
 KIND, FORMAT = "talon sweep", 1
-MANIFEST, RESULTS, LOCK = "manifest.json", "results.jsonl", ".lock"
+MANIFEST, RESULTS = "manifest.json", "results.jsonl"
 TOGETHER = 16
 """Methods that are tried on a text before anything is kept; a text is read once for all of them."""
 
@@ -363,7 +372,7 @@ def _code_of(method: Method) -> str:
 def _check_folder(folder: Path) -> None:
     file = folder / MANIFEST
     if not file.exists():
-        if folder.exists() and (not folder.is_dir() or not is_unused(folder, LOCK)):
+        if folder.exists() and (not folder.is_dir() or not is_unused(folder)):
             raise ValueError(f"'{folder}' is no folder of talon trace sweep: it has no {MANIFEST}; give another one")
         return
     try:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from talon_core.basics import paths
+from talon_core.basics.paths import LOCK
 from talon_core.cli import output
 from talon_core.testing.benchmarks import SHIPPED
 from talon_core.trace import record as recording
-from talon_core.trace.folder import LOCK
 
 SENTENCE = "hi-🙂é~\n"
 PARROT = "draft-model:skip=1"

@@ -717,7 +717,8 @@ def test_another_job_is_not_mixed_in(job: TrainingJob, tmp_path: Path) -> None:
 def test_a_second_training_in_a_folder_is_refused_while_another_one_writes_there(
     job: TrainingJob, tmp_path: Path
 ) -> None:
-    from talon_drafters.training.pipeline import LOCK, run_job
+    from talon_core.basics.paths import LOCK
+    from talon_drafters.training.pipeline import run_job
 
     copy_texts(job, tmp_path)
     model = tiny_model("llama")

@@ -26,8 +26,8 @@ class HydraConfig:
             heads do ("prefix-mlp", Hydra++); None for none ("mlp").
     """
 
-    hidden_size: int = attrs.field(validator=ge(1))
-    vocab_size: int = attrs.field(validator=ge(1))
+    hidden_size: int = attrs.field(validator=[whole_number, ge(1)])
+    vocab_size: int = attrs.field(validator=[whole_number, ge(1)])
     num_heads: int = attrs.field(default=4, validator=[whole_number, ge(1)])
     num_layers: int = attrs.field(default=1, validator=[whole_number, ge(1)])
     grounded: bool = True

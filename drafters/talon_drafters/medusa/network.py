@@ -22,8 +22,8 @@ class MedusaConfig:
         own_outputs: each head has an output matrix of its own; otherwise all use the target's LM head.
     """
 
-    hidden_size: int = attrs.field(validator=ge(1))
-    vocab_size: int = attrs.field(validator=ge(1))
+    hidden_size: int = attrs.field(validator=[whole_number, ge(1)])
+    vocab_size: int = attrs.field(validator=[whole_number, ge(1)])
     num_heads: int = attrs.field(default=4, validator=[whole_number, ge(1)])
     num_layers: int = attrs.field(default=1, validator=[whole_number, ge(0)])
     bias: bool = True

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from talon_core.basics import records
-from talon_core.basics.paths import alone, small_text, utf8, write_whole
+from talon_core.basics.paths import LOCK, alone, small_text, utf8, write_whole
 from talon_core.errors import first_line
 from talon_core.recipe import TrainingJob
 from talon_core.runtime.embeddings import vocabulary_size
@@ -55,8 +55,6 @@ PROMPT_TOKENS = 96
 
 HEAD_FILE = "head.safetensors"
 """The trained head as it is, from which another training may start."""
-
-LOCK = ".lock"
 
 
 def run_job(training: HeadTraining, model: Any, tokenizer: Any, job: TrainingJob) -> Mapping[str, Any]:
