@@ -133,7 +133,9 @@ def blaming_bugs(kind: str, plugin: object, method: str) -> blaming:
 
 def of_the_machine(error: BaseException) -> bool:
     """Whether an error says that memory has run out."""
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's, of a GPU
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)  # torch's, of a CPU
 
 
 def _of_the_user(error: BaseException) -> bool:

@@ -252,13 +252,13 @@ class TreeCache(KeyValueCache):
 
     def _give_up(self) -> None:
         """Have no buffers, and no slots behind the last one that is open."""
-        used_here(*self.buffers())
-        self._keys.clear()
-        self._values.clear()
+        self.reallocations += 1  # first: somebody may interrupt what follows
         self._slots = self._capacity = 0
         self.lengths = [0] * (max(self._rooms, default=-1) + 1)
         self.staged = [0] * len(self.lengths)
-        self.reallocations += 1
+        used_here(*self.buffers())
+        self._keys.clear()
+        self._values.clear()
 
     def rows_for(self, rooms: Mapping[int, int]) -> int:
         return rows_of_longest(rooms)
@@ -302,10 +302,11 @@ class TreeCache(KeyValueCache):
         if asked <= self._capacity and slots <= self._slots:
             return
         if not self._keeps:
+            self.reallocations += 1  # first, as below
+            self._capacity = 0
             used_here(*self.buffers())
             self._keys.clear()
             self._values.clear()
-            self._capacity = 0
         elif capacity > self._capacity:  # a text is longer than was thought: do not come back soon
             asked = max(asked, self._capacity + self._capacity // 2)
         rows = max(asked, self._capacity)

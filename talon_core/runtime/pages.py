@@ -207,14 +207,14 @@ class PagedCache(KeyValueCache):
         """Have no buffers; all slots are closed."""
         self._note_size()
         self._drop()
-        self.reallocations += 1
 
     def _drop(self) -> None:
+        self.reallocations += 1  # first: somebody may interrupt what follows
+        self._free.clear()
+        self._count = 0
         used_here(*self.buffers())
         self._keys.clear()
         self._values.clear()
-        self._free.clear()
-        self._count = 0
 
     def _note_size(self) -> None:
         """Before buffers are given up for others: how large they are."""

@@ -140,6 +140,8 @@ class RepeatedPasses:
             if chosen is not None and expected is not None and same:  # all is compared, and then what is chosen alone
                 same = _alike(chosen(expected), chosen(own.recorded.run(inputs, more, True)))
         except RuntimeError as error:
+            if of_the_machine(error):
+                raise
             self._refuse(kind, one_line(error))
             return plainly() if expected is None else expected
         if expected is None:

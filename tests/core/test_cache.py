@@ -302,3 +302,29 @@ def test_a_slot_begins_with_the_rows_of_another_which_stays_as_it_is(slot):
     assert cache.lengths[slot] == 2
     assert cache.lengths[1] == (2 if slot == 1 else 3)
     assert cache.resume(1, 9, 1, 99) == cache.lengths[1]  # as many as there are
+
+
+class Interrupted(dict):
+    """Buffers that Ctrl-C comes upon as soon as they are given up."""
+
+    def clear(self):
+        super().clear()
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("give_up", [lambda cache: cache.open(0, 64), lambda cache: cache.make_room(64)])
+def test_buffers_that_are_given_up_count_as_made_anew_whatever_interrupts_that(give_up):
+    cache = TreeCache()
+    cache.open(0, 8)
+    cache.make_room(8)
+    write(cache, {0: [1, 2]})
+    before = cache.reallocations
+    cache._keys = Interrupted(cache._keys)
+    cache.close(0)
+    with pytest.raises(KeyboardInterrupt):
+        give_up(cache)
+    assert cache.reallocations > before
+    cache._keys = {**cache._keys}
+    cache.open(0, 4)
+    write(cache, {0: [1, 2]})
+    assert all(len(buffer[0, 0]) >= 4 for buffer in cache.buffers())

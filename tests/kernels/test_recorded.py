@@ -242,6 +242,15 @@ def test_weights_may_be_views_of_one_tensor(library):
     assert passes_of(decoder.target.runner.executor) >= 5
 
 
+def test_memory_that_a_written_down_pass_reads_lasts_where_a_weight_is_given_another(library):
+    decoder = made(policy="chain:length=2")
+    decoder.generate(PROMPT[:9], max_new_tokens=8)
+    weight = decoder.target.model.model.norm.weight
+    before = weight.data_ptr()
+    weight.data = torch.zeros_like(weight.data)
+    assert before in {held.data_ptr() for held in recorded_pass(decoder.target.runner.executor)._tape.held}
+
+
 def test_what_asks_for_a_number_of_the_positions_is_not_repeated(library):
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
     decoder = made("llama", **HEADS, rope_parameters=rope, max_position_embeddings=128)

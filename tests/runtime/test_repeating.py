@@ -76,3 +76,44 @@ def test_kinds_that_push_each_other_out_take_no_longer_than_others_like_them(kin
         for kind in range(kinds):
             passes.run(inputs, lambda view: 1, kind, {}, lambda: 1, lambda: None)
     assert passes.prepared == prepared
+
+
+def short_of_memory() -> Any:
+    """What PyTorch raises where the system gives it no more memory."""
+    return RuntimeError("[enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory: you tried")
+
+
+@pytest.mark.parametrize("when", ["record", "run"])
+def test_a_pass_for_which_memory_was_short_once_is_repeated_later(when: str) -> None:
+    short = [False]
+
+    def tried(*given: Any) -> Any:
+        if short[0]:
+            raise short_of_memory()
+        return recorded if len(given) == 4 else 1
+
+    def always(*given: Any) -> Any:
+        return recorded if len(given) == 4 else 1
+
+    recorded = SimpleNamespace(fits=lambda queries, more: True, run=tried if when == "run" else always)
+    recorder: Any = SimpleNamespace(most=64, record=tried if when == "record" else always)
+    cache: Any = SimpleNamespace(make_room_for=lambda counts: None)
+    inputs: Any = SimpleNamespace(layout=SimpleNamespace(queries=1), counts=[1])
+    passes = RepeatedPasses(recorder, cache)
+    plain = []
+
+    def run() -> None:
+        passes.run(inputs, lambda view: 1, "kind", {}, lambda: plain.append(1) or 1, lambda: None)
+
+    for _ in range(RECORDED_AFTER):
+        run()
+    short[0] = True
+    with pytest.raises(RuntimeError, match="can't allocate"):
+        run()
+    short[0] = False
+    for _ in range(20):
+        run()
+    before = len(plain)
+    run()
+    assert len(plain) == before
+    assert passes.failure is None

@@ -603,8 +603,9 @@ EXPORT int64_t talon_tree_attention(const float *q, const float *k, const float 
             partial = malloc((size_t)cut.floats * sizeof(float));
             if (!partial) failed = NO_MEMORY;
         }
+        const int64_t team = cut.threads > 1 ? threads : 1;  // never a part of it, see own_thread
         if (!failed && cut.tasks) {
-#pragma omp parallel num_threads((int)cut.threads)
+#pragma omp parallel num_threads((int)team)
             {
                 int64_t thread, all, begin, end;
                 own_thread(&thread, &all);

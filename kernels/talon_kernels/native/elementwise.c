@@ -16,7 +16,7 @@ EXPORT void talon_gated_unit(const float *gate, const float *up, float *out, int
         gated_row(gate, up, out, n, (int)kind);
         return;
     }
-#pragma omp parallel for schedule(static) num_threads((int)(threads < chunks ? threads : chunks))
+#pragma omp parallel for schedule(static) num_threads((int)threads)
     for (int64_t c = 0; c < chunks; c++) {
         int64_t at = c * CHUNK, length = n - at < CHUNK ? n - at : CHUNK;
         gated_row(gate + at, up + at, out + at, length, (int)kind);
@@ -76,9 +76,7 @@ EXPORT int64_t talon_same_numbers(const uint16_t *narrow, const float *wide, int
     enum { CHUNK = 16384 };
     int64_t chunks = (n + CHUNK - 1) / CHUNK;
     int different = 0;
-    if (threads > chunks) threads = chunks;
-    if (threads < 1) threads = 1;
-#pragma omp parallel for schedule(static) num_threads((int)threads) if (threads > 1)
+#pragma omp parallel for schedule(static) num_threads((int)threads) if (chunks > 1 && threads > 1)
     for (int64_t c = 0; c < chunks; c++) {
         int seen;
 #pragma omp atomic read

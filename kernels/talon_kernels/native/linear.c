@@ -12,6 +12,7 @@
 // when it comes to it. So float32 is asked for up to three times: as many tiles ahead as planned, then one fewer, then two,
 // as long as that is a tile at least.
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -408,15 +409,42 @@ EXPORT void talon_planned(int64_t source, int64_t rows, int64_t *of) {
     of[0] = plan.columns, of[1] = plan.distance, of[2] = plan.floats;
 }
 
+// A thread's own memory, by what it is for.
+typedef struct {
+    float *buffers[SCRATCHES];
+    size_t floats[SCRATCHES];
+} Scratches;
+
+static pthread_key_t at_the_end;
+static int freed_at_the_end;
+
+static void free_scratches(void *of) {
+    Scratches *own = of;
+    for (int i = 0; i < SCRATCHES; i++) free(own->buffers[i]);
+    free(own);
+}
+
+static void know_the_end(void) { freed_at_the_end = !pthread_key_create(&at_the_end, free_scratches); }
+
+// Those of this thread, which are freed when it ends; null where memory is short.
+static Scratches *own_scratches(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    static _Thread_local Scratches *own;
+    if (own || pthread_once(&once, know_the_end)) return own;
+    own = calloc(1, sizeof *own);
+    if (own && freed_at_the_end) pthread_setspecific(at_the_end, own);
+    return own;
+}
+
 float *thread_scratch(int of, size_t floats) {
-    static _Thread_local float *buffers[SCRATCHES];
-    static _Thread_local size_t sizes[SCRATCHES];
-    if (floats > sizes[of]) {
-        free(buffers[of]);
-        buffers[of] = aligned_alloc(64, (floats * sizeof(float) + 63) / 64 * 64);
-        sizes[of] = buffers[of] ? floats : 0;
+    Scratches *own = own_scratches();
+    if (!own) return 0;
+    if (floats > own->floats[of]) {
+        free(own->buffers[of]);
+        own->buffers[of] = aligned_alloc(64, (floats * sizeof(float) + 63) / 64 * 64);
+        own->floats[of] = own->buffers[of] ? floats : 0;
     }
-    return buffers[of];
+    return own->buffers[of];
 }
 
 // A part of K, and where the rows of x and its weights are.

@@ -289,7 +289,7 @@ static int attend_heads(const Step *s, void *const *memory, const Inputs *in, in
     const int64_t all = cut->threads > 1 ? shared->threads : 1;
     int64_t begin = 0, end = 0;
     int failed = 0;
-    if (thread < all) share_tasks(cut, &in->trees, thread, all, &begin, &end);
+    if (thread < all && cut->tasks) share_tasks(cut, &in->trees, thread, all, &begin, &end);
     for (int64_t band = 0; band < cut->bands; band++) {
         if (begin < end) failed |= attend_tasks(&call, &in->trees, cut, band, begin, end, shared->partial);
         if (!cut->floats) continue;

@@ -95,8 +95,7 @@ void best_row(const float *x, int64_t n, int64_t width, float *out) {
 
 // scores: (rows, n), out: (rows, 2 * width).
 EXPORT void talon_best_tokens(const float *scores, float *out, int64_t rows, int64_t n, int64_t width, int64_t threads) {
-    if (threads > rows) threads = rows;
-    if (threads < 2) {
+    if (rows < 2 || threads < 2) {
         for (int64_t i = 0; i < rows; i++) best_row(scores + i * n, n, width, out + i * 2 * width);
         return;
     }

@@ -241,6 +241,9 @@ INLINE vf gated(vf gate, vf up, int kind) {
 }
 
 // Which thread of how many this is.
+//
+// All regions have as many threads as the caller says, or one, however little there is to do: OpenMP ends those that a
+// smaller team has no use for, and makes them anew for the next one.
 INLINE void own_thread(int64_t *thread, int64_t *threads) {
 #ifdef _OPENMP
     *thread = omp_get_thread_num();

@@ -241,7 +241,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no 
         if address not in self._weights:
             self._weights[address] = self.piece()
             self.addresses[self._weights[address]] = address
-            self.held.append(tensor)
+            self.held.append(tensor.detach())  # the memory itself: a parameter may be given another one
         return self._weights[address]
 
     def _angle(self, tensor: Tensor) -> Piece:
