@@ -296,6 +296,15 @@ class Stats:
             **beside,
         )
 
+    def of_call(self, seconds: float) -> "Stats":
+        """The same, where the whole call took `seconds`: preparing the request and looking at the model count as well."""
+        return attrs.evolve(
+            self,
+            seconds=seconds,
+            tokens_per_second=self.new_tokens / seconds if seconds else 0.0,
+            other_seconds=self.other_seconds + max(0.0, seconds - self.seconds),
+        )
+
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain numbers; `from_dict` reads them."""
         return records.fields_as_plain(self)

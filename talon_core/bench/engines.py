@@ -1,6 +1,7 @@
 """What decodes during a run: TALON's engine with some parts, or whatever else decodes, measured from outside."""
 
 from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
 from typing import Any
 
 import attrs
@@ -39,12 +40,14 @@ Engine = Callable[[IntArray, Mapping[str, Any]], Decoded]
 
 
 def engine_of(decoder: Decoder) -> Engine:
-    """TALON's engine, measured by itself."""
+    """TALON's engine; its seconds are those of the whole call, as they are of whatever is measured from outside."""
 
     def decode(ids: IntArray, options: Mapping[str, Any]) -> Decoded:
+        started = perf_counter()
         result = decoder.generate(ids, **options)
+        stats = result.stats.of_call(perf_counter() - started)
         depths = acceptance_by_depth(result.rounds)
-        return Decoded(list(result.token_ids), result.finish_reason, result.stats.as_dict(), depths, result.rounds)
+        return Decoded(list(result.token_ids), result.finish_reason, stats.as_dict(), depths, result.rounds)
 
     return decode
 
