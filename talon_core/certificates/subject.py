@@ -19,7 +19,7 @@ from talon_core.certificates.code import (
     running_digest,
     source_file,
 )
-from talon_core.errors import naming, written
+from talon_core.errors import is_whole, naming, written
 from talon_core.policy import TreePolicy
 from talon_core.rule import AcceptanceRule
 
@@ -34,7 +34,7 @@ class Subject:
     Attributes:
         policy: the policy's class and options, without those in `varied`; None without a policy.
         rule: the rule's class and options.
-        varied: options of the policy that worlds set, so that any value of them is meant.
+        varied: options of the policy that worlds set, so that any number of them from 1 on is meant.
         code: for each package that is not TALON's, the SHA-256 of its code, see `talon_core.certificates.code.digest`.
         talon: TALON's version, which stands for its code.
     """
@@ -55,8 +55,10 @@ class Subject:
         """
         packages: dict[str, Path] = {}
         told = None if policy is None else _told("tree policy", policy, packages)
-        taken = tuple(sorted({*varied} & {*told["options"]})) if told is not None else ()
+        taken: tuple[str, ...] = ()
         if told is not None:
+            options = told["options"]
+            taken = tuple(sorted(name for name in {*varied} & {*options} if is_variable(options[name])))
             told["options"] = {name: value for name, value in told["options"].items() if name not in taken}
         ruling = _told("rule", rule, packages)
         code = {name: running_digest(name, packages[name]) for name in sorted(packages)}
@@ -71,6 +73,11 @@ class Subject:
         """
         found: Subject = records.make(cls, data, READERS, "subject")
         return found
+
+
+def is_variable(value: Any) -> bool:
+    """Whether worlds may set another value in the place of this one: 0 and None may mean something else than numbers."""
+    return is_whole(value) and bool(value >= 1)
 
 
 def _texts(value: Any) -> tuple[str, ...]:

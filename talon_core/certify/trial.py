@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
@@ -22,7 +22,7 @@ from hypothesis.strategies import SearchStrategy
 from talon_core.certificates.code import UntoldError
 from talon_core.certificates.standing import is_proved
 from talon_core.certificates.store import RANDOM, TOLERANCE, WORLDS
-from talon_core.certificates.subject import Subject
+from talon_core.certificates.subject import Subject, is_variable
 from talon_core.certify.adversary import Adversary
 from talon_core.certify.certificate import Certificate, CertificationError
 from talon_core.certify.composed import Enumerated, composed_law
@@ -94,7 +94,7 @@ def certify(
             by an `Adversary`, in each world in another way. None and "sync" draft and verify in turn.
         worlds: how many.
         seed: the same seed gives the same worlds.
-        vary: options of the policy that worlds set, and their least values.
+        vary: options of the policy that worlds set where they are numbers from 1 on, and their least values.
         report: called with the number of worlds that are done, and of all.
         registry: where names are looked up; by default in what is installed.
 
@@ -117,13 +117,15 @@ def certify(
     ruling: AcceptanceRule = built(registry, "rule", rule_for(registry, made) if rule is None else rule)
     spec: DrafterSpec | None = None if drafter is None else built(registry, "drafter", drafter)
     ahead = made_schedule(registry, schedule)
+    vary = {name: least for name, least in vary.items() if is_variable(getattr(made, name, least))}
     trial = _Trial(made, ruling, spec, worlds, report, ahead)
     started = perf_counter()
-    subject, unkept = _subject(made, ruling, vary)
+    before, unkept = _subject(made, ruling, vary)
     found = trial.search(seed, vary)
     if found is None:
         trial.check_enough()
-        unkept = unkept or _why_unkept(subject, _subject(made, ruling, vary)[0], spec, worlds, ahead)
+        unkept = unkept or _why_unkept(before, _subject(made, ruling, vary)[0], spec, worlds, ahead)
+    subject, _ = _subject(made, ruling, trial.varied)
     certificate = Certificate(
         policy=spelled(made) if made is not None else "none",
         rule=spelled(ruling),
@@ -157,9 +159,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _subject(
-    policy: TreePolicy | None, rule: AcceptanceRule, vary: Mapping[str, int]
-) -> tuple[Subject | None, str | None]:
+def _subject(policy: TreePolicy | None, rule: AcceptanceRule, vary: Iterable[str]) -> tuple[Subject | None, str | None]:
     """What is certified, or why nobody can tell."""
     try:
         return Subject.of(policy, rule, vary), None
@@ -225,7 +225,11 @@ class _TooLarge(Exception):
 
 
 class _Trial:
-    """One policy and rule in many worlds."""
+    """One policy and rule in many worlds.
+
+    Attributes:
+        varied: options of the policy that some world has set; it may have refused all that others say.
+    """
 
     def __init__(
         self,
@@ -243,6 +247,7 @@ class _Trial:
         self.worlds = worlds
         self.tried = self.outcomes = self.accepting = self.left_out = 0
         self.largest = 0.0
+        self.varied: set[str] = set()
         self._report = report
         in_turn = drafter is None and schedule is None
         self._composes = in_turn and is_memoryless(rule) and (policy is None or is_memoryless(policy))
@@ -267,6 +272,9 @@ class _Trial:
         if examined is None:
             return None
         self.tried += 1
+        if self.policy is not None:
+            policy = world.varied(self.policy)
+            self.varied |= {name for name, value in world.options.items() if getattr(policy, name, None) == value}
         self.outcomes += examined.outcomes
         self.accepting += examined.accepting
         if examined.broke is None:  # otherwise the law is not complete

@@ -309,8 +309,8 @@ class TreeCache(KeyValueCache):
             self._values.clear()
         elif capacity > self._capacity:  # a text is longer than was thought: do not come back soon
             asked = max(asked, self._capacity + self._capacity // 2)
-        rows = max(asked, self._capacity)
         counts = [length + staged for length, staged in zip(self.lengths, self.staged, strict=True)]
+        rows = max(asked, *counts)  # not as many as a longer text has had that is over: each slot would have them
         kept = [(slot, count) for slot, count in enumerate(counts) if count]
         self.reallocations += 1  # first: memory may be too short for the buffers behind some
         for buffers in (self._keys, self._values):

@@ -1,6 +1,7 @@
 """Certificates: every built-in policy and rule earns one, over enumerated worlds."""
 
 import re
+from typing import ClassVar
 
 import attrs
 import numpy as np
@@ -247,6 +248,32 @@ def test_options_that_do_not_go_together_are_varied_one_by_one():
     world = attrs.evolve(next(random_worlds(0)), options={"budget": 3, "depth": 2, "top_k": 2, "length": 4})
     assert world.varied(DynamicDepth()) == DynamicDepth(budget=3, top_k=2)  # which would test no layer of two
     assert world.varied(DynamicDepth(checked=(1,))) == DynamicDepth(budget=3, top_k=2, depth=2, checked=(1,))
+
+
+@attrs.frozen
+class Chooses(Talon):
+    """Takes the best of all candidates where `top_k` is 0, and needs room for a few."""
+
+    name = "chooses"
+    top_k: int = 4
+    budget: int = attrs.field(default=8, validator=attrs.validators.ge(8))
+    seen: ClassVar[set[int]] = set()
+
+    def width(self, tree):
+        self.seen.add(self.top_k)
+        return self.top_k or 3
+
+    def grow(self, tree, candidates, choices):
+        return Talon(budget=self.budget, top_k=self.top_k or 3).grow(tree, candidates, choices)
+
+
+@pytest.mark.parametrize(("top_k", "varied"), [(4, ("top_k",)), (0, ())])
+def test_what_no_world_has_set_stays_an_option_that_the_certificate_is_about(top_k, varied):
+    Chooses.seen.clear()
+    subject = certify(Chooses(top_k=top_k), worlds=20, vary={"budget": 2, "top_k": 1}).subject
+    assert subject.varied == varied
+    assert subject.policy["options"]["budget"] == 8
+    assert Chooses.seen == ({0} if top_k == 0 else {1, 2, 3, 4})
 
 
 def test_what_cannot_be_certified_is_refused_in_words():

@@ -276,6 +276,18 @@ def test_a_long_text_after_many_short_ones_does_not_get_as_many_slots():
     assert restarted(cache, 0, room=64).shape[::2] == (1, 64)
 
 
+def test_many_short_texts_after_a_long_one_do_not_each_get_its_rows():
+    cache = TreeCache()
+    restarted(cache, 0, room=64)
+    for slot in range(8):
+        cache.open(slot, 4)
+        write(cache, {slot: [1, 2]})
+        cache.commit({slot: np.array([0, 1])})
+    keys = cache.buffers()[0]
+    assert keys.shape[::2] == (8, 4)
+    torch.testing.assert_close(keys[3, :, :2], content([1, 2], 0, 0))
+
+
 def test_an_unwritten_row_is_nan_and_not_padding():
     cache = opened(0, 1, 2, room=6)
     keys, _ = write(cache, {0: [1, 2, 3], 1: [4]})[0]
