@@ -297,7 +297,7 @@ class Stats:
         )
 
     def of_call(self, seconds: float) -> "Stats":
-        """The same where the whole call took `seconds`: preparing the request and looking at the model count as well."""
+        """The same where the whole call took `seconds`: preparing the request and looking at the model count too."""
         return attrs.evolve(
             self,
             seconds=seconds,

@@ -76,7 +76,7 @@ class Subject:
 
 
 def is_variable(value: Any) -> bool:
-    """Whether worlds may set another value in the place of this one: 0 and None may mean something else than numbers."""
+    """Whether worlds may set another value in the place of this one: 0 and None may be no numbers but words."""
     return is_whole(value) and bool(value >= 1)
 
 
