@@ -105,6 +105,11 @@ class Drawn:
         return attrs.evolve(self, law=NO_LAW)
 
 
+def believed(law: FloatArray) -> FloatArray:
+    """A law as it was told."""
+    return law
+
+
 class DrawnLater(Mapping[int, Drawn]):
     """The draws of a chain by node, each node's one child, whose laws are computed when somebody asks for them.
 
@@ -112,10 +117,18 @@ class DrawnLater(Mapping[int, Drawn]):
         tokens: what was drawn under each node, from the root on.
         logp: their log-probabilities, as `Drawn.logp`.
         law: tells the law of the draw under a node, shape `(vocab,)`, float64, summing to 1.
+        checked: looks at what that has told; raises an error, or returns it.
     """
 
-    def __init__(self, tokens: Sequence[int], logp: Sequence[float], law: Callable[[int], FloatArray]) -> None:
+    def __init__(
+        self,
+        tokens: Sequence[int],
+        logp: Sequence[float],
+        law: Callable[[int], FloatArray],
+        checked: Callable[[FloatArray], FloatArray] = believed,
+    ) -> None:
         self.law = law
+        self._checked = checked
         self._drawn = [*zip(tokens, logp, strict=True)]
         self._asked: dict[int, Drawn] = {}
 
@@ -123,7 +136,7 @@ class DrawnLater(Mapping[int, Drawn]):
         if node not in self._asked:
             if node not in self:
                 raise KeyError(node)
-            self._asked[node] = self._with(node, self.law(node))
+            self._asked[node] = self._with(node, self._checked(self.law(node)))
         return self._asked[node]
 
     def __contains__(self, node: object) -> bool:

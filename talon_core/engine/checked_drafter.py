@@ -215,7 +215,7 @@ def checked_resume(drafter: object, given: object, length: int) -> int:
     return int(given)
 
 
-def checked_ahead(drafter: object, given: object, vocab_size: int, most: int) -> Ahead | None:
+def checked_ahead(drafter: object, given: object, vocab_size: int, most: int, drawn: bool) -> Ahead | None:
     """What a drafter says was run ahead, as a new object.
 
     Args:
@@ -223,9 +223,10 @@ def checked_ahead(drafter: object, given: object, vocab_size: int, most: int) ->
         given: what it says.
         vocab_size: the target's.
         most: drafted tokens that there may be.
+        drawn: whether they were to be drawn.
 
     Raises:
-        PluginError: if it is no `Ahead` of a chain; the message names the drafter.
+        PluginError: if it is no `Ahead` of such a chain; the message names the drafter.
     """
     if given is None:
         return None
@@ -252,16 +253,22 @@ def checked_ahead(drafter: object, given: object, vocab_size: int, most: int) ->
         raise fail(f"drafted {written(tokens)} ahead; the target's vocabulary has ids 0 to {vocab_size - 1}")
     if not logp.max() <= LOGP_SLACK or not logp[: len(tokens), 0].min(initial=0.0) > -np.inf:  # NaN if there is one
         raise fail("gave a candidate a log-probability from ahead that is not a finite number of at most 0")
+    if tokens and (given.draws is not None) is not drawn:
+        raise fail(
+            "says from ahead that tokens were drawn, and the likeliest were asked for"
+            if given.draws is not None
+            else "does not say from ahead how tokens were drawn that were to be"
+        )
     if given.draws is None:
         return Ahead(tokens, np.minimum(logp, 0.0), seconds)
     with blaming("drafter", drafter, "ahead"):
-        drawn: Any = [*given.draws.logp]
-    if len(drawn) != len(tokens) or not all(isinstance(one, float) and -np.inf < one <= LOGP_SLACK for one in drawn):
+        by_law: Any = [*given.draws.logp]
+    if len(by_law) != len(tokens) or not all(isinstance(one, float) and -np.inf < one <= LOGP_SLACK for one in by_law):
         raise fail(
-            f"gave the log-probabilities {written(drawn)} of {len(tokens)} tokens that were drawn ahead; each has "
+            f"gave the log-probabilities {written(by_law)} of {len(tokens)} tokens that were drawn ahead; each has "
             "a finite number of at most 0"
         )
-    draws = AheadDraws([min(one, 0.0) for one in drawn], given.draws.law)
+    draws = AheadDraws([min(one, 0.0) for one in by_law], given.draws.law)
     return Ahead(tokens, np.minimum(logp, 0.0), seconds, draws)
 
 

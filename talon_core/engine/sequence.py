@@ -78,6 +78,7 @@ class Sequence:
         policy_choices: the randomness of its policy, which tells nothing of what its rule will draw.
         shared: what an allocator has learnt of its text.
         read: tokens of the prompt that were read; the last one never is, as it is the first root.
+        drawn_ahead: whether tokens of the rounds that were run ahead last were to be drawn.
         drafted_at: its length when a layer was last asked for; None before the first one. What a schedule prepares
             meanwhile is not seen.
     """
@@ -112,6 +113,7 @@ class Sequence:
         self.drafted_at: int | None = None
         self.resting = 0
         self.guessed: deque[Guessed] = deque()
+        self.drawn_ahead = False
         self.shared: dict[str, Any] = {}
         self._begun_at = 0.0
         self._budgets: tuple[int, int] | None = None  # of the policy, when it began

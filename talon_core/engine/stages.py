@@ -16,6 +16,7 @@ from talon_core.drafter import Ahead, Committed, Drafter, DrafterSpec
 from talon_core.drawn import DrawnLater
 from talon_core.engine.acceptors import Acceptors, Offered, told_numbers
 from talon_core.engine.ahead.preparer import NOTHING_PREPARED, DrafterPreparations, Preparer
+from talon_core.engine.checked_candidates import checked_law
 from talon_core.engine.checked_drafter import (
     checked_ahead,
     checked_depth,
@@ -237,6 +238,7 @@ class Stages:
                 ended = min(started + ran.reading.seconds, self._clock())
                 self._spans[slot].append(Span("draft", started, ended, "reading"))
             if ran.seconds:
+                one.drawn_ahead = chains.drawn is not None
                 self._clock.ran_ahead(ran.seconds)
                 self._take(slot, one)
 
@@ -249,7 +251,8 @@ class Stages:
         if one.follow is not None:
             with self._parts.blaming("ahead"):
                 ahead = self._parts.drafter.ahead(slot)
-            self._ahead = checked_ahead(self._parts.named, ahead, self._parts.target.vocab_size, one.most_drafted)
+            told = self._parts.target.vocab_size, one.most_drafted, one.drawn_ahead
+            self._ahead = checked_ahead(self._parts.named, ahead, *told)
 
     def _drafted_ahead(self, ahead: Ahead) -> dict[int, Drafted]:
         """The tree that was run ahead, and what its layers took."""
@@ -269,7 +272,8 @@ class Stages:
             else:
                 assert isinstance(one.policy_choices, Foreseen)
                 one.policy_choices.used(nodes)
-                drawn = DrawnLater(ahead.drafted, draws.logp, draws.law)
+                check = partial(checked_law, self._parts.named, vocab_size=self._parts.target.vocab_size)
+                drawn = DrawnLater(ahead.drafted, draws.logp, draws.law, check)
                 tree = chain_of([one.root, *ahead.drafted], np.array(draws.logp), drawn if nodes else {})
             one.follow(ahead.logp, nodes)
             spans.append(Span("policy", start, now(), "grow", len(ahead.seconds) - 1))

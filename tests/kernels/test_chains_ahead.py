@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from talon_core.chains import Account, Chains
 from talon_core.costs import MeasuredCosts
 from talon_core.decoding.loading import decoder_for_model
-from talon_core.drafter import Ahead, RanOn
+from talon_core.drafter import Ahead, AheadDraws, RanOn
 from talon_core.errors import PluginError
 from talon_core.plugins.parts import Parts
 from talon_core.policy import Growth, TreePolicy
@@ -511,6 +511,10 @@ FINE = Ahead([3, 40], np.zeros((2, 1)), [0.1, 0.1])
         (attrs.evolve(FINE, drafted=[3, -1]), "ahead; the target's vocabulary has ids 0 to 511"),
         (attrs.evolve(FINE, drafted=[3, "a"]), "ahead; the target's vocabulary has ids 0 to 511"),
         (attrs.evolve(FINE, drafted=3), "raised TypeError in ahead"),
+        (
+            attrs.evolve(FINE, draws=AheadDraws([-0.1, -0.1], lambda _: np.full(VOCAB, 1 / VOCAB))),
+            "says from ahead that tokens were drawn, and the likeliest were asked for",
+        ),
     ],
 )
 def test_a_drafter_that_has_nonsense_ready_is_named(library, specs, monkeypatch, said, why):
@@ -897,6 +901,27 @@ def test_drawn_children_that_the_target_cannot_test_are_not_run_ahead(library, s
     found = decoder.generate(PROMPT, max_new_tokens=NEW, seed=3, **DRAWN["cold"])
     assert not any(came)
     assert all(len(one.tree) > 1 for one in found.rounds[:-1])
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda draws: None, "does not say from ahead how tokens were drawn that were to be"),
+        (lambda draws: attrs.evolve(draws, law=lambda place: 2 * draws.law(place)), "gave a law that sums to 2"),
+        (lambda draws: attrs.evolve(draws, law=lambda place: draws.law(place)[:-1]), "gave a law of shape"),
+    ],
+)
+def test_a_drafter_that_tells_draws_wrongly_is_named(library, specs, monkeypatch, change, why):
+    decoder = drawing(specs["eagle3"], "sampled-chain:length=2", DRAWN["cold"], "hybrid")
+    ahead = FeatureDrafter.ahead
+
+    def told_wrongly(self, slot):
+        found = ahead(self, slot)
+        return found if found is None or not found.drafted else attrs.evolve(found, draws=change(found.draws))
+
+    monkeypatch.setattr(FeatureDrafter, "ahead", told_wrongly)
+    with pytest.raises(PluginError, match=f"drafter .*{why}"):
+        decoder.generate(PROMPT, max_new_tokens=NEW, seed=1, **DRAWN["cold"])
 
 
 def test_drawn_children_of_several_texts_are_tested_by_the_rule(library, specs):
