@@ -11,6 +11,7 @@ from talon_core.attention import Accelerator, AttentionBackend, DeviceBackend
 from talon_core.basics.suggestions import did_you_mean
 from talon_core.costs import Costs
 from talon_core.decoding.announcing import announce, announce_schedule
+from talon_core.decoding.source import Source
 from talon_core.defaults import (
     AUTO,
     DEFAULT_DRAFTER,
@@ -109,7 +110,7 @@ def load(
     resolved = resolve(parts, load_registry())
     resolved.check_place()
     _check_tokenizer(tokenizer)
-    source = str(model) if isinstance(model, str | Path) else None
+    source = Source(str(model), model_options) if isinstance(model, str | Path) else None
     if isinstance(model, str | Path):
         model, own = load_model(str(model), **model_options)
         tokenizer = own if tokenizer is None else tokenizer
@@ -140,8 +141,9 @@ def _check_model(model: Any) -> None:
 
 
 def _check_tokenizer(tokenizer: Any) -> None:
-    """Refuse what cannot make a text of tokens, which would be seen at the end of the first one."""
-    if tokenizer is not None and not callable(getattr(tokenizer, "decode", None)):
+    """Refuse what cannot make tokens of a text, or a text of tokens, which would be seen with the first one."""
+    called = all(callable(getattr(tokenizer, name, None)) for name in ("__call__", "decode", "convert_ids_to_tokens"))
+    if tokenizer is not None and not (called and hasattr(tokenizer, "chat_template")):
         raise ValueError(
             f"the tokenizer is {written(tokenizer)}; it must be a tokenizer, as AutoTokenizer.from_pretrained returns "
             "it, or None"
@@ -153,7 +155,7 @@ def decoder_for_model(
     tokenizer: Any,
     parts: Parts | Resolved,
     costs: Costs | None = None,
-    source: str | None = None,
+    source: Source | None = None,
     bounds: Bounds = Bounds(),  # noqa: B008 - it is frozen
 ) -> "Decoder":
     """A decoder for a loaded transformers model; see `load`.

@@ -128,6 +128,8 @@ def check_for_decoder(options: Mapping[str, Any]) -> None:
     _refuse_embeddings(options)
     refuse(options, ARGUMENTS)
     refuse(options, REFUSED)  # some of these make generate do something else before it comes to us
+    if options.get("return_dict_in_generate") is True:
+        raise ValueError("return_dict_in_generate is True; a decoder gives a `Result`, so it must be False or left out")
     for option in ("logits_processor", "stopping_criteria"):
         check_functions(option, options.get(option))
     allowed = options.get("prefix_allowed_tokens_fn")

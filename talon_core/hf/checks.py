@@ -42,6 +42,13 @@ def checked_model(model: Any) -> Any:
             )
     for name, parameter in chain(model.named_parameters(), ((name, one.data) for name, one in layers_in_blocks(model))):
         if parameter.is_meta:
+            elsewhere = {*map(str, (getattr(model, "hf_device_map", None) or {}).values())} & {"cpu", "disk"}
+            if elsewhere:
+                raise ValueError(
+                    f"{type(model).__name__} is on several devices, and the weights of {name} are on the "
+                    f"{elsewhere.pop()}, from where each pass would move them; load it with a device_map that keeps "
+                    "all of it on GPUs, or all of it on the CPU"
+                )
             raise ValueError(
                 f"{type(model).__name__} has no weights: {name} is on the device 'meta'; "
                 "load them with AutoModelForCausalLM.from_pretrained"

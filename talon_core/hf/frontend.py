@@ -1,7 +1,7 @@
 """Prompts, options and text for a transformers model."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -71,6 +71,7 @@ class HFFrontend(Frontend):
         check_tokenizer(tokenizer)
         check_for_decoder(rest)
         rest = {name: one for name, one in rest.items() if name not in INSIDE_ONLY}  # those that are left are None
+        unset = {name for name, one in rest.items() if one is None}
         if raw is not None and not isinstance(raw, bool):
             raise ValueError(f"raw is {written(raw)}; it must be True or False")
         ids = self.encode(prompt, raw=bool(raw))
@@ -91,10 +92,19 @@ class HFFrontend(Frontend):
             if criterion is not None:
                 rest["stopping_criteria"] = StoppingCriteriaList([*(rest.get("stopping_criteria") or ()), criterion])
             rest["stop_strings"] = None
-        return self._prepared(ids, rest, seed)
+            unset |= {"stop_strings"} if self.model.generation_config.stop_strings else set()
+        return self._prepared(ids, rest, seed, unset)
 
-    def _prepared(self, ids: IntArray, options: dict[str, Any], seed: int | None) -> Request:
-        """Let `generate` itself turn options into processors and criteria, up to where it would start decoding."""
+    def _prepared(self, ids: IntArray, options: dict[str, Any], seed: int | None, unset: Set[str]) -> Request:
+        """Let `generate` itself turn options into processors and criteria, up to where it would start decoding.
+
+        Args:
+            ids: of the prompt.
+            options: of `generate`.
+            seed: of the request.
+            unset: options that are None because that was said. In a generation config `generate` would put the
+                model's own in their places.
+        """
         if self.model.device.type == "meta":  # generate would try to read from it
             raise ValueError(
                 f"{type(self.model).__name__} has no weights any more: it is on the device 'meta'; load it again"
@@ -111,8 +121,8 @@ class HFFrontend(Frontend):
             options.setdefault("pad_token_id", 0)  # nothing is padded; without one, generate warns
         try:
             if config is not None:  # generate warns where it is given both
-                unset = {"stop_strings": None} if self.model.generation_config.stop_strings else {}
-                options = {**config.update(**options), **unset, "generation_config": config}
+                nothing = {name: None for name, one in options.items() if one is None and name in unset}
+                options = {**config.update(**options), **nothing, "generation_config": config}
             self.model.generate(batch, attention_mask=torch.ones_like(batch), custom_generate=capture, **options)
         except ValueError as error:
             raise ValueError(first_line(error)) from error

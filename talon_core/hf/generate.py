@@ -168,7 +168,9 @@ class TalonGenerate:
         criterion = stop_criterion(self._tokenizer, stop_strings if stop_strings is not None else self._stop_strings)
         if criterion is not None:
             prepared["stopping_criteria"] = StoppingCriteriaList([*(prepared["stopping_criteria"] or ()), criterion])
-        seed = self._seed if self._seed is not None else int(torch.randint(2**62, ()))
+        seed = self._seed
+        if seed is None and prepared["generation_config"].do_sample:
+            seed = int(torch.randint(2**62, ()))  # which draws of torch's, and so is not done for nothing
         tokens = self._decoded(model, prepared_request(input_ids, prepared, seed), streamer)
         new = torch.as_tensor(np.array(tokens, dtype=np.int64), device=input_ids.device)
         sequences = torch.cat([input_ids, new[None]], dim=1)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, models
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
 import talon_core
@@ -301,3 +302,52 @@ def test_a_stream_takes_one_prompt(decoder: Decoder) -> None:
     for one in (PROMPT.tolist(), [PROMPT[0]], [tuple(PROMPT[0].tolist())]):
         chunks = decoder.stream(one, max_new_tokens=3)  # type: ignore[arg-type]
         assert [token for chunk in chunks for token in chunk.round.tokens] == [43, 10, 9]
+
+
+@pytest.mark.parametrize("beside", ["eos_token_id", "top_k"])
+def test_none_beside_a_generation_config_means_what_it_means_in_generate(beside: str) -> None:
+    model = tiny_model("llama")
+    plain = model.generate(PROMPT, max_new_tokens=12, do_sample=False)[0, PROMPT.shape[1] :].tolist()
+    model.generation_config.eos_token_id = plain[3]
+    config: dict[str, Any] = {"max_new_tokens": 12}
+    if beside == "top_k":  # by default it leaves 50, and here none but the most likely token
+        model.generation_config.top_k = 1
+        config |= {"do_sample": True, "temperature": 3.0, "eos_token_id": [96]}
+    decoder = talon_core.load(model, **PARTS)
+    torch.manual_seed(0)
+    expected = model.generate(PROMPT, generation_config=GenerationConfig(**config), **{beside: None})
+    told = decoder.generate(PROMPT, generation_config=GenerationConfig(**config), seed=1, **{beside: None})
+    if beside == "eos_token_id":
+        assert told.token_ids == expected[0, PROMPT.shape[1] :].tolist() == plain
+    else:
+        assert told.token_ids[:4] != plain[:4]
+    ended = decoder.generate(PROMPT, generation_config=GenerationConfig(max_new_tokens=12))
+    assert ended.token_ids == plain[:4]
+
+
+def test_a_dictionary_is_not_promised_where_none_comes(decoder: Decoder) -> None:
+    with pytest.raises(ValueError, match="return_dict_in_generate is True; a decoder gives a `Result`"):
+        decoder.generate(PROMPT, return_dict_in_generate=True)
+    assert decoder.generate(PROMPT, max_new_tokens=2, return_dict_in_generate=False).token_ids
+
+
+def test_greedy_decoding_draws_nothing_of_torch() -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    MODEL.generate(PROMPT, max_new_tokens=4, do_sample=False, custom_generate=talon_core.as_generate(**PARTS))
+    assert torch.rand(1) == expected
+
+
+def test_what_makes_no_tokens_of_texts_is_no_tokenizer() -> None:
+    half = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))  # which has `decode`
+    with pytest.raises(ValueError, match="it must be a tokenizer, as AutoTokenizer"):
+        talon_core.load(MODEL, tokenizer=half, **PARTS)
+
+
+def test_weights_that_are_elsewhere_are_named() -> None:
+    model = tiny_model("llama")
+    model.model.layers[0].to("meta")
+    model.hf_device_map = {"model.layers.0": "cpu", "lm_head": 0}
+    with pytest.raises(ValueError, match=r"the weights of model.layers.0.* are on the cpu, from where each pass would"):
+        talon_core.load(model, **PARTS)
