@@ -442,6 +442,25 @@ def test_the_states_of_a_long_pause_count_as_they_came(waiting, tmp_path, shared
     np.testing.assert_allclose(candidates.law(0), truth, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["prefix-mlp", "prefix-mlp, another layer"])
+def test_it_keeps_no_more_states_than_it_may(name, tmp_path, shared, monkeypatch):
+    path, known = written_layout(tmp_path, LAYOUTS[name]), states(np.random.default_rng(4), 63)
+    read, laws = [], []
+    for kept in (1 << 28, 20 * known[0].nbytes):
+        monkeypatch.setattr("talon_drafters.hydra.drafter.KEPT_BYTES", kept)
+        drafter = decoder_of(path).drafter
+        shared.start(drafter, np.full(31, 5), known[:30], 0, at_once=15)
+        shared.start(drafter, np.full(9, 5), known[:8], 1)
+        for at in range(30, 62, 4):  # nobody drafts
+            shared.tell(drafter, np.full(4, 5), [0], known[at : at + 4])
+        read.append([drafter.executor.cache.lengths[slot] for slot in (0, 1)])
+        assert drafter.resume(2, np.full(64, 5), 100, 0, 62) == 61
+        drafter.read({2: Part(61, 2, known[61:])})
+        laws.append([shared.ask(drafter, TokenTree.root(5), slot=slot).law(0) for slot in range(3)])
+    assert read == [[0, 0], [53, 0]]  # whenever there were more than twenty, all were read of the text that went on
+    np.testing.assert_allclose(laws[1], laws[0], rtol=1e-4, atol=1e-7)
+
+
 def test_a_long_prompt_is_read_in_parts(tmp_path, monkeypatch, shared):
     monkeypatch.setattr("talon_core.runtime.executor.HOST_PROMPT_TOKENS", 7)
     layout = LAYOUTS["prefix-mlp"]

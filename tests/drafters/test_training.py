@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save
 from tokenizers import Tokenizer, models
 from torch import nn
-from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback
+from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback, TrainingArguments
 
 from talon_core.basics.paths import alone
 from talon_core.cli import main
@@ -525,6 +525,69 @@ def test_a_loss_falls_and_gradients_reach_every_weight(kind: str) -> None:
     assert losses[-1] < 0.9 * losses[0]
     assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in fitted.head.parameters())
     assert not any(weight.requires_grad for weight in model.parameters())
+
+
+class Heard(TrainerCallback):  # type: ignore[misc]  # transformers has no complete types
+    """Losses on held-out texts, as a trainer reports them, and on how many GPUs it trains."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self.gpus: set[int] = set()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.gpus.add(args.n_gpu)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        self.losses += [value for name, value in (logs or {}).items() if name == "eval_loss"]
+
+
+def fitted_head(kind: str, model: Any, folder: Path) -> tuple[nn.Module, Heard]:
+    """A head after some steps, and what was heard of them."""
+    some, heard = usable(texts(12), 64), Heard()
+    effort = Effort(epochs=6, batch_tokens=1000, learning_rate=3e-3, seed=0, save_every=1)
+    parts = Texts(some[:10]), Texts(some[10:])
+    head = fit(TRAININGS[kind], model, torch.arange(VOCAB), *parts, folder, effort, callbacks=[heard])
+    return head, heard
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", TRAININGS)
+def test_a_head_learns_from_a_target_in_sixteen_bits(kind: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    head, heard = fitted_head(kind, tiny_model("llama").to(dtype), tmp_path)
+    assert {parameter.dtype for parameter in head.parameters()} == {torch.float32}
+    assert heard.losses[-1] < heard.losses[0]
+
+
+def test_one_gpu_trains_where_there_are_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers would train on all of them in threads of one process, and the target is on one."""
+
+    class OnSeveral(nn.DataParallel[Any]):
+        def __init__(self, *_: Any, **__: Any) -> None:
+            raise AssertionError("the head is copied to several GPUs")
+
+    def as_on_gpus(**options: Any) -> TrainingArguments:
+        return TrainingArguments(**{**options, "use_cpu": False})
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr("talon_drafters.training.fit.TrainingArguments", as_on_gpus)
+    monkeypatch.setattr(nn, "DataParallel", OnSeveral)
+    assert as_on_gpus(output_dir=str(tmp_path)).n_gpu == 2
+    _, heard = fitted_head("medusa", tiny_model("llama"), tmp_path)
+    assert heard.gpus == {1}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "gemma3", "olmo2", "nemotron"])
+def test_a_head_begins_with_the_last_norm_of_its_target(architecture: str, dtype: torch.dtype) -> None:
+    model = tiny_model(architecture).to(dtype)
+    norm = model.get_decoder().norm
+    torch.manual_seed(3)
+    norm.weight.data.normal_(0.5, 2.0)
+    head = TRAININGS["eagle3"].make(model, torch.arange(VOCAB)).float()
+    x = torch.randn(7, 48)
+    x -= x.mean(-1, keepdim=True)  # so that norms which take the mean away say the same
+    torch.testing.assert_close(head.norm(x), norm.float()(x), rtol=1e-4, atol=1e-4)
 
 
 def counting_model() -> Any:

@@ -49,9 +49,10 @@ class Eagle3Training(HeadTraining):
         The target's states grow from layer to layer; unscaled, what the new layer adds would drown in them.
         """
         head.lm_head.weight.copy_(output_rows(model, target_ids))
-        norm = getattr(getattr(model.get_decoder(), "norm", None), "weight", None)
-        if isinstance(norm, Tensor) and isinstance(head.norm, LlamaRMSNorm) and norm.shape == head.norm.weight.shape:
-            head.norm.weight.copy_(norm)
+        own, norm = head.norm, getattr(model.get_decoder(), "norm", None)
+        weight = getattr(norm, "weight", None)
+        if isinstance(weight, Tensor) and isinstance(own, LlamaRMSNorm) and weight.shape == own.weight.shape:
+            own.weight.copy_(weight.float() + _offset(norm, weight))
         for module in head.layers.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=module.in_features**-0.5)
@@ -71,3 +72,11 @@ class Eagle3Training(HeadTraining):
     def export(self, head: nn.Module, target_ids: Tensor, entries: dict[str, Any], folder: Path) -> None:
         assert isinstance(head, Eagle3Head)
         save_eagle3(folder, head, target_ids, entries)
+
+
+def _offset(norm: Any, weight: Tensor) -> float:
+    """What a norm adds to its weight before it multiplies by it: Gemma's add 1, most others 0."""
+    x = torch.ones_like(weight)
+    x[1::2] = -1  # of mean 0 and mean square 1, so that no kind of norm changes it but by its factor and its bias
+    factor = (norm(x[None]) - norm(-x[None]))[0] / 2 * x
+    return 1.0 if (factor - weight).float().median() > 0.5 else 0.0

@@ -77,7 +77,7 @@ class _Slot(StagedSlot):
     def keep_beginning(self, features: Tensor, start: int) -> None:
         """Keep the features of tokens of the text from one on, where they belong to its beginning."""
         known = 0 if self.beginning is None else len(self.beginning)
-        most = min(BEGINNING, BEGINNING_BYTES // max(_bytes_each(features), 1))
+        most = min(BEGINNING, BEGINNING_BYTES // max(token_bytes(features), 1))
         if start == known < most:
             new = features[: most - start].clone()  # so that what they are a part of can be freed
             self.beginning = new if self.beginning is None else torch.cat([self.beginning, new])
@@ -217,7 +217,7 @@ class FeatureDrafter(Drafter):
             told: by slot the newest features.
         """
         pairs = sum([len(own.pending) for own in self._slots.values()])
-        bytes_each = max([_bytes_each(one) for one in told.values() if one is not None], default=0)
+        bytes_each = max([token_bytes(one) for one in told.values() if one is not None], default=0)
         if pairs * bytes_each > KEPT_BYTES:
             self._catch_up([slot for slot in told if self._slots[slot].waits_long])
 
@@ -436,6 +436,6 @@ class FeatureDrafter(Drafter):
             self._bound(waiting)
 
 
-def _bytes_each(features: Tensor) -> int:
+def token_bytes(features: Tensor) -> int:
     """Of the features of one token."""
     return features.shape[1] * features.element_size()

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import numpy as np
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ from talon_core.runtime.transfers import sent
 from talon_core.target import Target, check_open
 from talon_core.tree import IntArray, TokenTree
 from talon_drafters.checkpoints.reading import Sizes
+from talon_drafters.heads.feature_drafter import KEPT_BYTES, token_bytes
 from talon_drafters.heads.opening import checkpoint_for, output_of
 from talon_drafters.hydra.files import STEM, ReadHydra, hydra_of
 from talon_drafters.hydra.network import HydraHeads
@@ -52,19 +54,37 @@ def open_hydra(spec: "Hydra", target: Target) -> "HydraDrafter":
     return HydraDrafter(read, target)
 
 
+@attrs.define(eq=False)
+class _Unread:
+    """States of a slot that came since its last one was asked for.
+
+    Attributes:
+        parts: as they came, each of shape `(new, hidden)`.
+        count: of the states in all of them.
+    """
+
+    parts: list[Tensor] = attrs.field(factory=list)
+    count: int = 0
+
+    def add(self, states: Tensor) -> None:
+        """States that come after these, shape `(new, hidden)`."""
+        self.parts.append(states)
+        self.count += len(states)
+
+
 class _States:
     """What the heads read of each slot's states: that of the token before the root, through the prefix layer.
 
     Nothing goes through that layer until somebody asks. Then a text's latest states are a chain of nodes: those of all
     slots share a pass, which the executor may record. Those of a prompt, and of a long pause, are read as a prompt is,
-    but for the last one.
+    but for the last one; so they are where more than `KEPT_BYTES` wait, though nobody asks.
     """
 
     def __init__(self, heads: HydraHeads, executor: Executor) -> None:
         self._heads = heads
         self._executor = executor
         self._cache = executor.cache
-        self._unread = OpenSlots[list[Tensor]]()  # states that came since the last one was asked for
+        self._unread = OpenSlots[_Unread]()
         self._last: dict[int, Tensor] = {}
         self._rows = KeptRows(executor)  # the states that a pass reads
         if heads.prefix is not None:  # a layer of transformers
@@ -76,20 +96,20 @@ class _States:
 
     def open(self, slot: int, room: int) -> None:
         self._cache.open(slot, room)
-        self._unread[slot] = []
+        self._unread[slot] = _Unread()
         self._last.pop(slot, None)
 
     def resume(self, slot: int, room: int, source: int, length: int) -> int:
         """Take states over; returns of how many tokens."""
         length = max(length - 1, 0)  # one state must be heard of
-        waiting: list[Tensor] = []
+        waiting = _Unread()
         check_open([source], self._unread)
         if self._heads.prefix is not None:
             first, unread = self._cache.lengths[source], self._unread[source]
             taken = self._cache.resume(slot, room, source, length)
-            if taken == first and unread and taken < length:
-                waiting = [torch.cat(unread)[: length - taken]]
-            length = taken + sum([len(states) for states in waiting])
+            if taken == first and unread.count and taken < length:
+                waiting.add(torch.cat(unread.parts)[: length - taken])
+            length = taken + waiting.count
         self._unread[slot] = waiting
         self._last.pop(slot, None)
         return length
@@ -99,31 +119,57 @@ class _States:
         self._cache.close(slot)
         self._last.pop(slot, None)
 
-    def add(self, slot: int, features: Tensor | None) -> None:
-        """A slot's new states, shape `(new, hidden)`."""
-        check_open([slot], self._unread)
-        if features is None or not len(features):
-            return
+    def add(self, told: Mapping[int, Tensor | None]) -> None:
+        """New states by slot, each of shape `(new, hidden)`."""
+        check_open(told, self._unread)
+        new = {slot: states for slot, states in told.items() if states is not None and len(states)}
         if self._heads.prefix is None:
-            self._last[slot] = features[-1].clone()
-        else:
-            self._unread[slot].append(features)
+            self._last |= {slot: states[-1].clone() for slot, states in new.items()}
+            return
+        for slot, states in new.items():
+            self._unread[slot].add(states)
+        self._bound(new)
+
+    @torch.inference_mode()
+    def _bound(self, told: Mapping[int, Tensor]) -> None:
+        """Read what waits, where too much of it is kept in all.
+
+        Args:
+            told: by slot the newest states.
+        """
+        count = sum([own.count for own in self._unread.values()])
+        if count * max([token_bytes(states) for states in told.values()], default=0) <= KEPT_BYTES:
+            return
+        waiting = self._waiting(told)
+        long = self._long(waiting)
+        self._read(waiting, long)
+        for slot, first in long.items():
+            self._unread[slot] = _Unread()
+            self._unread[slot].add(waiting[slot][first:].clone())  # so that the others can be freed
+
+    def _waiting(self, slots: Iterable[int]) -> dict[int, Tensor]:
+        """What waits in some slots, shape `(count, hidden)`, those left out in which nothing does."""
+        return {slot: torch.cat(self._unread[slot].parts) for slot in sorted(slots) if self._unread[slot].count}
+
+    def _long(self, waiting: Mapping[int, Tensor]) -> dict[int, int]:
+        """How many of these states are read as those of a prompt are, by slot: all but the last, if any."""
+        return {
+            slot: len(states) - 1
+            for slot, states in waiting.items()
+            if slot not in self._last or len(states) > MANY_PENDING
+        }
 
     def of(self, slots: Iterable[int]) -> tuple[dict[int, Tensor], Reading | None]:
         """What is to be read, shape `(hidden,)`, by slot, those without a state left out; and what was read for it."""
         asked, reading = [*slots], None
-        waiting = {slot: torch.cat(self._unread[slot]) for slot in sorted(asked) if self._unread[slot]}
+        waiting = self._waiting(asked)
         if waiting:
-            long = {
-                slot: len(states) - 1
-                for slot, states in waiting.items()
-                if slot not in self._last or len(states) > MANY_PENDING
-            }
+            long = self._long(waiting)
             tokens, device = sum(long.values()), self._executor.device
             reading = timed_reading(device, tokens, lambda: self._read(waiting, long))
             self._last |= self._encoded({slot: states[long.get(slot, 0) :] for slot, states in waiting.items()})
             for slot in waiting:
-                self._unread[slot].clear()
+                self._unread[slot] = _Unread()
         return {slot: self._last[slot] for slot in asked if slot in self._last}, reading
 
     def _read(self, waiting: Mapping[int, Tensor], long: Mapping[int, int]) -> None:
@@ -210,12 +256,10 @@ class HydraDrafter(Drafter):
         self._states.close(slot)
 
     def read(self, parts: Mapping[int, Part]) -> None:
-        for slot, part in parts.items():
-            self._states.add(slot, part.features)
+        self._states.add({slot: part.features for slot, part in parts.items()})
 
     def commit(self, committed: Mapping[int, Committed]) -> None:
-        for slot, one in committed.items():
-            self._states.add(slot, one.features)
+        self._states.add({slot: one.features for slot, one in committed.items()})
 
     @torch.inference_mode()
     def propose(self, frontiers: Sequence[Frontier]) -> Proposed:

@@ -201,6 +201,7 @@ def fit(
         remove_unused_columns=False,
         dataloader_pin_memory=False,
     )
+    args._n_gpu = min(args.n_gpu, 1)  # on several, threads of this process would share a target that is on one
     trainer = HeadTrainer(
         fitted,
         batches,

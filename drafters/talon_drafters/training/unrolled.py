@@ -24,7 +24,8 @@ def unrolled_loss(
         decay: step `k` counts `decay ** k`.
     """
     counter = StepCounter(batch, truth, output, decay)
-    for hidden in unrolled(head, embeddings, truth.features[:, :-1], batch.starts, steps):
+    features = truth.features[:, :-1].to(head.dtype)
+    for hidden in unrolled(head, embeddings.to(head.dtype), features, batch.starts, steps):
         counter.add(hidden)
     return counter.result()
 
