@@ -12,6 +12,8 @@ from talon_core.basics.paths import about, in_utf8, utf8
 from talon_core.errors import written
 
 ENDINGS = (".jsonl", ".txt")
+"""How names of prompt files end, in any case."""
+
 UNREADABLE = "the prompt file cannot be read"
 
 
@@ -22,10 +24,12 @@ class Prompt:
     Attributes:
         turns: what the user says, one after the other; at least one, none of them empty.
         question_id: what the file calls it; None if it says nothing.
+        line: of the file, from 1 on; None where a file is one prompt.
     """
 
     turns: tuple[str, ...]
     question_id: int | str | None = None
+    line: int | None = attrs.field(default=None, eq=False)
 
 
 @attrs.frozen
@@ -52,7 +56,7 @@ class PromptSet:
 
 
 def read_sets(path: Path, limit: int | None = None) -> list[PromptSet]:
-    """Read a file, or every `*.jsonl` and `*.txt` file of a folder in the order of their names.
+    """Read a file, or every `*.jsonl` and `*.txt` file of a folder in the order of their names; endings in any case.
 
     A line of a `.jsonl` file is an object with `turns` (Spec-Bench's form) or `prompt`, or a text; a `.txt` file is one
     prompt.
@@ -67,7 +71,7 @@ def read_sets(path: Path, limit: int | None = None) -> list[PromptSet]:
     """
     files = [path]
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix in ENDINGS and file.is_file())
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() in ENDINGS and file.is_file())
         if not files:
             raise ValueError(f"the folder '{path}' has no prompts; they are in files *.jsonl or *.txt")
     sets: dict[str, PromptSet] = {}
@@ -81,7 +85,7 @@ def read_sets(path: Path, limit: int | None = None) -> list[PromptSet]:
 
 def read_set(file: Path, limit: int | None = None) -> PromptSet:
     """Read one file; see `read_sets`."""
-    if file.suffix not in ENDINGS:
+    if file.suffix.lower() not in ENDINGS:
         raise ValueError(f"'{file}' is no prompt file; its name must end in .jsonl or .txt")
     if not _has_a_name(file.stem):
         raise ValueError(
@@ -91,11 +95,11 @@ def read_set(file: Path, limit: int | None = None) -> PromptSet:
     with about(file, UNREADABLE):
         data = file.read_bytes()
     text = utf8(data, f"'{file}'")
-    if file.suffix == ".txt":
+    if file.suffix.lower() == ".txt":
         prompts = [Prompt((text,))] if text.strip() else []
     else:  # not splitlines: a JSON text may hold line separators that are no line ends
         lines = enumerate(text.split("\n"), start=1)
-        prompts = [_parsed(line, f"line {number} of '{file}'") for number, line in lines if line.strip()]
+        prompts = [_parsed(line, number, file) for number, line in lines if line.strip()]
     if not prompts:
         raise ValueError(f"'{file}' is empty; it must hold at least one prompt")
     used = prompts if limit is None else prompts[:limit]
@@ -108,7 +112,8 @@ def _has_a_name(stem: str) -> bool:
     return harmless and any(each.isprintable() and not each.isspace() for each in stem)
 
 
-def _parsed(line: str, where: str) -> Prompt:
+def _parsed(line: str, number: int, file: Path) -> Prompt:
+    where = f"line {number} of '{file}'"
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
@@ -125,7 +130,7 @@ def _parsed(line: str, where: str) -> Prompt:
             "where no text is empty"
         )
     named = isinstance(question_id, int | str) and not isinstance(question_id, bool)
-    return Prompt(tuple(turns), question_id if named else None)
+    return Prompt(tuple(turns), question_id if named else None, number)
 
 
 def _is_text(value: Any) -> bool:

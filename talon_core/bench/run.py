@@ -30,6 +30,7 @@ from talon_core.bench.rounds import KeptRounds, append_rounds, forget_rounds
 from talon_core.bench.schedule import Plan, Unit
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
+from talon_core.decoding.source import Source
 from talon_core.defaults import AUTO
 from talon_core.errors import PluginError
 from talon_core.plugins.parts import Resolved, choose_drafter
@@ -55,7 +56,7 @@ class Bench:
         plan: what is measured.
         model: a transformers causal LM, shared by all methods. Peers load it themselves, as `plan.model`.
         tokenizer: its tokenizer.
-        trust_remote_code: let peers run the model's own code when they load it.
+        trust_remote_code: let peers, and processes beside, run the model's own code when they load it.
 
     Raises:
         ValueError: if a method or a peer cannot decode with this model, or a prompt does not fit its context.
@@ -88,7 +89,8 @@ class Bench:
             raise
 
     def _decoder(self, resolved: Resolved) -> Decoder:
-        return decoder_for_model(self.model, self.tokenizer, resolved, source=self.plan.model)
+        source = Source(self.plan.model, {"trust_remote_code": self._trusted})
+        return decoder_for_model(self.model, self.tokenizer, resolved, source=source)
 
     def _engine(self, method: Method) -> Engine:
         if method.peer is not None:

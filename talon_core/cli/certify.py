@@ -108,9 +108,11 @@ def certify(
         raise ValueError(f"--schedule is '{AUTO}', which is another one elsewhere; name the schedule that is certified")
     try:
         if model is not None:
-            parts = (drafter or opts.DEFAULT_DRAFTER, policy or opts.DEFAULT_POLICY, rule)
+            drafts = opts.DEFAULT_DRAFTER if drafter is None else drafter
+            shape = opts.DEFAULT_POLICY if policy is None else policy
+            numbers = DTYPES[0] if dtype is None else dtype
             check = _on_model(
-                model, *parts, schedule, dtype or DTYPES[0], prompts, limit, max_new_tokens or 64, trust_remote_code
+                model, drafts, shape, rule, schedule, numbers, prompts, limit, max_new_tokens or 64, trust_remote_code
             )
             _print(check.as_dict(), as_json, lambda: _show(check))
             status = 0 if check.passed else REFUTED

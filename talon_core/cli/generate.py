@@ -39,7 +39,8 @@ def generate(
         str | None,
         typer.Option(
             "--prompt-file",
-            help="Read the prompt from this UTF-8 text file; - is stdin. A .jsonl file holds several, one a line.",
+            help="Read the prompt from this UTF-8 text file; - is stdin. A .jsonl file holds several, one a line; of "
+            "several turns only the first is decoded.",
         ),
     ] = None,
     batch_size: Annotated[
@@ -116,7 +117,7 @@ def generate(
         raise ValueError(f"--batch-size is {batch_size}; it must be at least 1")
     if rows is not None and rows < 1:
         raise ValueError(f"--rows is {rows}; it must be at least 1")
-    several = prompt is None and prompt_file is not None and prompt_file.endswith(many.ENDING)
+    several = prompt is None and prompt_file is not None and many.is_of_several(prompt_file)
     if batch_size != BATCH_SIZE and not several:
         note("--batch-size changes nothing for one prompt; a .jsonl file in --prompt-file holds several")
     if several and (show_tree or tree_svg is not None):
@@ -125,11 +126,15 @@ def generate(
         raise ValueError("--timeline shows the rounds of one prompt; the prompt file holds several")
     if timeline is not None:
         check_timeline(timeline, "--timeline")
-    prompts = many.read_prompts(str(prompt_file)) if several else [read_prompt(prompt, prompt_file)]
+    opts.check_other_machine(other_machine, profile)
+    prompts = many.read_prompts(str(prompt_file)) if several else None
+    text = "" if several else read_prompt(prompt, prompt_file)
     resolved = opts.resolved(drafter, policy, rule, attention, lossy, schedule, draft_on)
     costs = None if profile is None else _profile(profile)
     if tree_svg is not None:
         check_file(tree_svg, "--tree-svg")
+        if timeline is not None and timeline.resolve() == tree_svg.resolve():
+            raise ValueError(f"--timeline and --tree-svg are both '{tree_svg}'; name two files")
     from talon_core.cli.session import open_session
 
     session = open_session(model, trust_remote_code=trust_remote_code)
@@ -137,13 +142,13 @@ def generate(
     decoder = session.decoder(resolved, costs, other_machine, Bounds(rows=rows))
     resolved = as_decoded(resolved, decoder)
     answers = result = None
-    if several:
+    if prompts is not None:
         answers = many.decode_all(decoder, prompts, batch_size, {"raw": raw, **generation_options})
     elif stream and not as_json:
-        result = stream_text(decoder, prompts[0], raw=raw, **generation_options)
+        result = stream_text(decoder, text, raw=raw, **generation_options)
     else:
-        result = decoder.generate(prompts[0], raw=raw, **generation_options)
-    if answers is not None:
+        result = decoder.generate(text, raw=raw, **generation_options)
+    if answers is not None and prompts is not None:
         if as_json:
             results = [_result(one) for one in answers.results]
             made_of = {**_made_of(model, resolved), "lossless": decoder.lossless}

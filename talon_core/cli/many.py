@@ -1,23 +1,24 @@
-"""`talon generate` with several prompts: batches, a bar while they run, and the answers in the order of the prompts."""
+"""`talon generate` with several prompts: batches, how far they are, and the answers in the order of the prompts."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from talon_core.bench.prompts import read_set
-from talon_core.cli.output import stderr
+from talon_core.basics.numerals import counted
+from talon_core.bench.prompts import PromptSet, read_set
+from talon_core.cli.output import note, stderr
+from talon_core.cli.progress import progress
 
 if TYPE_CHECKING:
     from talon_core.decoding.decoder import Decoder
     from talon_core.request import Result
 
 ENDING = ".jsonl"
-"""Files of this kind hold several prompts."""
+"""How names of files with several prompts end, in any case."""
 
 
 @attrs.frozen(eq=False)
@@ -54,27 +55,41 @@ class Answers:
         }
 
 
-def read_prompts(file: str) -> list[str]:
-    """The prompts of a file, the first turn of each.
+def is_of_several(file: str) -> bool:
+    """Whether a file holds several prompts, by its name."""
+    return file.lower().endswith(ENDING)
+
+
+def read_prompts(file: str) -> PromptSet:
+    """The prompts of a file.
 
     Raises:
         ValueError: if there are none, or a line is none.
         OSError: if the file cannot be read.
     """
-    return [prompt.turns[0] for prompt in read_set(Path(file)).prompts]
+    return read_set(Path(file))
 
 
-def decode_all(decoder: "Decoder", prompts: Sequence[str], batch_size: int, options: Mapping[str, Any]) -> Answers:
-    """Decode prompts in batches; Ctrl-C and errors end it and keep what there is."""
-    requests = decoder.requests(prompts, options)
+def decode_all(decoder: "Decoder", prompts: PromptSet, batch_size: int, options: Mapping[str, Any]) -> Answers:
+    """Decode the first turn of each prompt, in batches; Ctrl-C and errors end it and keep what there is.
+
+    Raises:
+        ValueError: for a bad prompt or option; the sentence names the prompt's line. Nothing is decoded then.
+    """
+    several = prompts.prompts
+    called = [
+        f"prompt {at + 1} of {len(several)} (line {one.line} of '{prompts.file}')" for at, one in enumerate(several)
+    ]
+    requests = decoder.requests([one.turns[0] for one in several], options, called)
+    batch = decoder.batch(requests, batch_size, called=called)
+    _tell_left_out(prompts)
     started, interrupted, failed = perf_counter(), False, None
-    batch = decoder.batch(requests, batch_size)
-    with _bar() as bar:
-        task = bar.add_task("decoding", total=len(requests))
+    with progress("decoding", "prompts") as report:
+        report(0, len(requests))
         try:
             with batch.in_one_session():
                 for _ in batch:
-                    bar.update(task, completed=sum(one.finished for one in batch.sequences))
+                    report(sum(one.finished for one in batch.sequences), len(requests))
         except KeyboardInterrupt:
             batch.close()
             interrupted = True
@@ -84,18 +99,21 @@ def decode_all(decoder: "Decoder", prompts: Sequence[str], batch_size: int, opti
     return Answers(results, perf_counter() - started, batch.target_passes, interrupted, failed)
 
 
-def _bar() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=stderr(), transient=True)
+def _tell_left_out(prompts: PromptSet) -> None:
+    """Say on stderr that of conversations nothing but the first turn is decoded."""
+    later = [len(one.turns) - 1 for one in prompts.prompts if len(one.turns) > 1]
+    if later:
+        turns = f"{counted(sum(later), 'later turn')} {'is' if sum(later) == 1 else 'are'} left out"
+        note(f"of {counted(len(later), 'prompt')}, {turns}; only the first turn of a prompt is decoded")
 
 
-def show_all(prompts: Sequence[str], answers: Answers) -> None:
+def show_all(prompts: PromptSet, answers: Answers) -> None:
     """The texts on stdout, each behind its prompt's first line on stderr; the totals on stderr."""
     from talon_core.request import INTERRUPTED  # here, as it imports torch
 
     for at, result in enumerate(answers.results):
-        first_line = prompts[at].strip().splitlines()[0]
-        stderr().print(f"\n[{at + 1}/{len(prompts)}] {first_line}", style="bold", soft_wrap=True)
+        first_line = prompts.prompts[at].turns[0].strip().splitlines()[0]
+        stderr().print(f"\n[{at + 1}/{len(prompts.prompts)}] {first_line}", style="bold", soft_wrap=True)
         sys.stdout.write((result.text or "") + "\n")
         sys.stdout.flush()
         if result.finish_reason == INTERRUPTED:

@@ -48,7 +48,7 @@ def fetch(
         raise LookupError(f"no embedded model '{name}'; {did_you_mean(name, MODELS)}there are: {', '.join(MODELS)}")
     path = fetch_model(name, verify=verify)
     quieten_libraries()
-    add_plain_weights(name, path)
+    add_plain_weights(name, path, verify=verify)
     if as_json:
         print_json({"name": name, "path": str(path)})
     else:
@@ -59,6 +59,7 @@ def fetch(
 def export(
     name: Annotated[str, typer.Argument(help="An embedded model, a folder, a GGUF file, or a Hugging Face id.")],
     folder: Annotated[Path, typer.Argument(help="The folder that is to be made.")],
+    trust_remote_code: opts.TrustRemoteCode = False,
     as_json: opts.Json = False,
 ) -> None:
     """Write a model as a folder that from_pretrained reads without more, with all weights in float32."""
@@ -67,7 +68,7 @@ def export(
 
     check_model_name(name)
     quieten_libraries()
-    export_model(name, folder)
+    export_model(name, folder, trust_remote_code=trust_remote_code)
     if as_json:
         print_json({"name": name, "path": str(folder)})
     else:

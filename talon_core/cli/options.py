@@ -154,6 +154,7 @@ __all__ = [
     "Temperature",
     "TimeAll",
     "TrustRemoteCode",
+    "check_other_machine",
     "check_seed",
     "check_time_all",
     "number",
@@ -202,6 +203,18 @@ def check_seed(seed: int | None) -> None:
     """
     if seed is not None and seed < 0:
         raise ValueError(f"--seed is {seed}; it must be 0 or more")
+
+
+def check_other_machine(other_machine: bool, profile: str | None) -> None:
+    """Refuse `--other-machine` where there is no profile that it could be about.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    if other_machine and profile is None:
+        raise ValueError(
+            "--other-machine is given without --profile; it says that a profile of another machine is meant"
+        )
 
 
 def check_time_all(time_all: bool, profile: str | None, untimed: bool = False) -> None:

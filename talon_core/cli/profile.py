@@ -194,7 +194,7 @@ def _beside(
     parts = resolve(Parts(drafter, CHECK_POLICY, EXACT_RULE), registry)
     target, resolved = target_for_model(session.model, session.tokenizer, parts)
     assert resolved.drafter is not None
-    with drafting_beside(resolved.drafter, target, draft_on, session.name) as (own, threads):
+    with drafting_beside(resolved.drafter, target, draft_on, session.source) as (own, threads):
         return measured_beside(target, resolved.rule, own, threads, draft_on, plan)
 
 

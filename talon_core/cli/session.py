@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -9,6 +10,7 @@ from rich.console import RenderableType
 
 from talon_core.cli.output import debugging, stderr
 from talon_core.decoding.loading import decoder_for_model
+from talon_core.decoding.source import Source
 from talon_core.engine.bounds import Bounds
 from talon_core.models.loading import load_model, token_text
 from talon_core.pictures.render import render_tree, what_came_of
@@ -28,11 +30,18 @@ class Session:
         name: as the user gave it.
         model: a transformers causal LM.
         tokenizer: its tokenizer.
+        options: that it was loaded with, as for `load_model`.
     """
 
     name: str
     model: Any
     tokenizer: Any
+    options: Mapping[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def source(self) -> Source:
+        """What it was loaded by."""
+        return Source(self.name, self.options)
 
     def decoder(
         self,
@@ -52,7 +61,7 @@ class Session:
         Raises:
             ValueError: if the profile is of another machine, and that was not said; the sentence names what differs.
         """
-        decoder = decoder_for_model(self.model, self.tokenizer, resolved, profile, self.name, bounds)
+        decoder = decoder_for_model(self.model, self.tokenizer, resolved, profile, self.source, bounds)
         if profile is not None:
             from talon_core.bench.environment import describe_environment
             from talon_core.profiles.store import check_used
@@ -120,7 +129,7 @@ def open_session(name: str, **options: Any) -> Session:
     with stderr().status(f"loading {name}"):
         quieten_libraries()
         model, tokenizer = load_model(path, **options)
-    return Session(name, model, tokenizer)
+    return Session(name, model, tokenizer, options)
 
 
 def torch_dtype(name: str) -> Any:

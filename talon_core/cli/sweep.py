@@ -57,6 +57,7 @@ def sweep(
     from talon_core.trace.processes import in_processes
     from talon_core.trace.sweep import Sweep, summaries
 
+    opts.check_other_machine(other_machine, profile)
     opts.check_time_all(time_all, profile, untimed)
     count = opts.processes(jobs)
     check_folder(out, "--out")

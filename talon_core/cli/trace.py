@@ -198,6 +198,7 @@ def replay(
     With a profile of talon profile it is predicted how many tokens a second that would be. What a policy itself takes
     is a part of it; where it can be tried on many texts at once, that is measured on some of them.
     """
+    opts.check_other_machine(other_machine, profile)
     opts.check_time_all(time_all, profile, untimed)
     opts.check_jobs(jobs)
     from talon_core.trace.folder import read_trace

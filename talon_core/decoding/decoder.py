@@ -15,6 +15,7 @@ from talon_core.choices import Choices
 from talon_core.costs import Costs
 from talon_core.decoding.hosting import process_worker
 from talon_core.decoding.loading import BATCH_SIZE
+from talon_core.decoding.source import Source
 from talon_core.decoding.streaming import StreamedGeneration
 from talon_core.defaults import DEFAULT_PLACE
 from talon_core.drafter import Drafter, DrafterSpec
@@ -67,8 +68,8 @@ class Decoder:
         lossy: allow a rule that changes the law of the output.
         schedule: what is prepared while the target verifies; None drafts and verifies in turn.
         draft_on: where that is done, as for `load`.
-        source: what the target's model was loaded by, for a drafter that needs it in another process; None where
-            nobody knows.
+        source: what the target's model was loaded by (`talon_core.decoding.source.Source`), for a drafter that needs it
+            in another process; None where nobody knows.
         worker: makes who prepares in this process, for the drafter.
         bounds: how much is taken on at a time.
         costs: what passes take on this machine, as `Engine` takes them; measured while it decodes by default.
@@ -92,7 +93,7 @@ class Decoder:
         lossy: bool = False,
         schedule: Schedule | None = None,
         draft_on: str = DEFAULT_PLACE,
-        source: str | None = None,
+        source: Source | None = None,
         worker: Callable[[Drafter], Worker] = ThreadWorker,
         bounds: Bounds = Bounds(),  # noqa: B008 - it is frozen
         costs: Costs | None = None,
@@ -168,12 +169,16 @@ class Decoder:
         """
         check_made_of(Request, "the request", request)
         limit = request.limit(self.target)
+        self._check_rule(request)
+        return limit
+
+    def _check_rule(self, request: Request) -> None:
+        """Refuse a request that the rule cannot be asked for."""
         refused = self.engine.refused(request)
         if refused is not None:
             assert self.policy is not None  # without drafts there is nothing ahead
             others = ", ".join(exact_rules(load_registry(), self.policy, looking_ahead=False))
             raise ValueError(f"{refused}; take another rule instead: {others or 'none is registered'}")
-        return limit
 
     @overload
     def generate(self, prompt: OnePrompt, *, cancel: "Cancel | None" = ..., **options: Any) -> Result: ...
@@ -225,19 +230,40 @@ class Decoder:
         requests = self.requests(cast("list[OnePrompt]", prompt), options)
         return _finished(self.batch(requests, batch_size, cancelled=cancelled))
 
-    def requests(self, prompts: Sequence[OnePrompt], options: Mapping[str, Any]) -> list[Request]:
-        """What is to be decoded for a list of prompts, with a seed of its own each; arguments as for `generate`.
+    def requests(
+        self, prompts: Sequence[OnePrompt], options: Mapping[str, Any], called: Sequence[str] | None = None
+    ) -> list[Request]:
+        """What is to be decoded for a list of prompts, with a seed of its own each.
+
+        Args:
+            prompts: as for `generate`.
+            options: as for `generate`.
+            called: how an error calls each prompt; by default by its number, where there are several.
 
         Raises:
-            ValueError: for a bad prompt or option.
+            ValueError: for a bad prompt, which the sentence names, or a bad option.
         """
         seed = options.get("seed")
         requests = []
         for at, one in enumerate(prompts):
             own = {name: _own_copy(name, options[name], at) for name in STATEFUL if options.get(name) is not None}
             seeded = {"seed": int(seed) + at} if seed is not None and is_whole(seed) else {}
-            requests.append(self.frontend.request(one, {**options, **own, **seeded}))
+            given = {**options, **own, **seeded}
+            try:
+                requests.append(self.frontend.request(one, given))
+            except ValueError as error:
+                if not self._takes(given):
+                    raise  # any prompt would be refused with these options
+                raise _naming(error, at, len(prompts), called) from error
         return requests
+
+    def _takes(self, options: Mapping[str, Any]) -> bool:
+        """Whether a prompt of one token makes a request with these options."""
+        try:
+            self.frontend.request(np.zeros(1, dtype=np.int64), options)
+        except ValueError:
+            return False
+        return True
 
     def stream(self, prompt: OnePrompt, *, cancel: "Cancel | None" = None, **options: Any) -> StreamedGeneration:
         """Decode a prompt, giving text as soon as it is accepted; options as for `generate`.
@@ -267,10 +293,18 @@ class Decoder:
         size: int,
         choices: Sequence[Choices] | None = None,
         cancelled: Callable[[], bool] = lambda: False,
+        called: Sequence[str] | None = None,
     ) -> Batch:
-        """Prepared requests as a running generation, so many at a time; see `Batch`."""
-        for request in requests:
-            self.limit(request)
+        """Prepared requests as a running generation, so many at a time; see `Batch`. `called` is as for `requests`."""
+        for at, request in enumerate(requests):
+            check_made_of(Request, "the request", request)
+            try:
+                request.limit(self.target)
+                if self.engine.refused(request) is None:
+                    self.engine.prepared(request)  # which asks for its rows of keys and values
+            except ValueError as error:
+                raise _naming(error, at, len(requests), called) from error
+            self._check_rule(request)
         return Batch(self.engine, requests, size, self._result, choices, cancelled)
 
     def run(
@@ -311,6 +345,20 @@ def _asking(cancel: Cancel | None) -> Callable[[], bool]:
             f"cancel is {cancel!r}; it must be a threading.Event, or have its method is_set"
         )
     return cancel.is_set
+
+
+def _naming(error: ValueError, at: int, count: int, called: Sequence[str] | None) -> ValueError:
+    """The error of one prompt, with what that is called; as it is where there is no other prompt.
+
+    Args:
+        error: what was raised.
+        at: index of the prompt.
+        count: how many there are.
+        called: as for `Decoder.requests`.
+    """
+    if called is not None:
+        return ValueError(f"{called[at]}: {error}")
+    return ValueError(f"prompt {at + 1} of {count}: {error}") if count > 1 else error
 
 
 def _own_copy(option: str, given: Any, row: int) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from talon_core.decoding.source import Source
 from talon_core.defaults import CHECK_POLICY
 from talon_core.drafter import Drafter, DrafterSpec
 from talon_core.engine.ahead.host import Opened, serve, take_cores
@@ -42,12 +43,12 @@ class Opening:
     vocab_size: int
     tokenizer_sha256: str | None
     place: Place
-    source: str | None
+    source: Source | None
     dtype: str
 
 
 def process_worker(
-    spec: object, target: "Target", place: Place, source: str | None, patience: Patience | None = None
+    spec: object, target: "Target", place: Place, source: Source | None, patience: Patience | None = None
 ) -> ProcessWorker:
     """Start the process, and open the drafter there.
 
@@ -156,7 +157,8 @@ def _opened(opening: Opening) -> Opened:
 
     hide_bars()  # the target's own has shown one
     device = torch.device("cpu") if place.device == "cpu" else torch.device("cuda", place.number)
-    model, tokenizer = load_model(opening.source, dtype=getattr(torch, opening.dtype))
+    source = opening.source
+    model, tokenizer = load_model(source.name, **source.options, dtype=getattr(torch, opening.dtype))
     decoder = decoder_for_model(model.to(device), tokenizer, Parts(opening.spec, CHECK_POLICY))
     assert decoder.drafter is not None
     return Opened(_asking_nothing(decoder.drafter), decoder.engine.session(), device)

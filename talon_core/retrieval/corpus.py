@@ -5,18 +5,19 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import TextIOWrapper
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import attrs
 
 from talon_core.basics.paths import about, in_utf8, utf8
+from talon_core.errors import written
 
 PATTERNS = ("*.txt", "*.md", "*.jsonl")
 """Which files of a folder are read, where nothing else is said."""
 
 LINES = ".jsonl"
-"""How files of JSON lines end; all others are texts."""
+"""How files of JSON lines end, in any case; all others are texts."""
 
 BLOCK = 2**16
 """Characters of a text file that are tokenised at a time, up to the last end of a line."""
@@ -71,12 +72,15 @@ def find_corpus(paths: Iterable[Path], fields: Sequence[str] = (), patterns: Seq
     Args:
         paths: files, which are read whatever they are called, and folders.
         fields: see `Corpus`.
-        patterns: what files of folders are called.
+        patterns: what files of folders are called, such as `*.txt`, or their paths from a folder on.
 
     Raises:
-        ValueError: if there are none, a folder has none, one is given twice, or all are empty.
+        ValueError: if there are none, a folder has none, one is given twice, or all are empty; or if no file of a
+            folder can be called like a pattern.
         OSError: if one is not there, or cannot be read.
     """
+    for pattern in patterns:
+        _check_pattern(pattern)
     files: list[Path] = []
     for path in paths:
         found = [path]
@@ -98,6 +102,25 @@ def find_corpus(paths: Iterable[Path], fields: Sequence[str] = (), patterns: Seq
     if not size:
         raise ValueError("the texts are empty; give files with something in them")
     return Corpus(tuple(files), tuple(fields), size)
+
+
+def _check_pattern(pattern: str) -> None:
+    """Refuse a pattern that no file of a folder can have.
+
+    Raises:
+        ValueError: if it is empty, leads out of the folder, or has two stars beside something else.
+    """
+    path = PurePath(pattern)
+    if path.anchor or not path.parts or ".." in path.parts:
+        raise ValueError(
+            f"the pattern {written(pattern)} names no files of a folder; it must be a name such as *.py, or a path "
+            "from the folder on such as src/*.py"
+        )
+    if any("**" in part and part != "**" for part in path.parts):
+        raise ValueError(
+            f"the pattern {written(pattern)} has ** beside something else; ** must stand alone between slashes, as in "
+            "src/**/*.py"
+        )
 
 
 def tokenised(
@@ -145,7 +168,7 @@ def _texts(corpus: Corpus) -> Iterator[_Text]:
     read = 0
     for file in corpus.files:
         with about(file):
-            for one in _lines(file, corpus.fields) if file.suffix == LINES else _blocks(file):
+            for one in _lines(file, corpus.fields) if file.suffix.lower() == LINES else _blocks(file):
                 yield attrs.evolve(one, read=read + one.read)
         read += file.stat().st_size
 

@@ -24,6 +24,7 @@ def test_each_form_of_a_line_is_a_prompt(tmp_path):
         Prompt(("five",)),
         Prompt(("six",), "b"),
     )
+    assert [prompt.line for prompt in found.prompts] == [1, 3, 5, 7]
     assert found.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
@@ -34,6 +35,12 @@ def test_a_folder_is_a_set_for_each_file_and_a_text_file_is_one_prompt(tmp_path)
     text, lines = read_sets(tmp_path, limit=2)
     assert (text.name, text.prompts) == ("a", (Prompt(("a text\nof two lines\n",)),))
     assert (lines.name, len(lines.prompts), lines.total) == ("b", 2, 3)
+
+
+def test_endings_may_be_in_capitals(tmp_path):
+    (tmp_path / "B.JSONL").write_text('"one"\n"two"\n')
+    (tmp_path / "A.Txt").write_text("a text\n")
+    assert [(found.name, found.total) for found in read_sets(tmp_path)] == [("A", 1), ("B", 2)]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from rich.progress import track
 from talon_core.bench.bootstrap import median_with_interval
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
+from talon_core.decoding.source import Source
 from talon_core.engine.ahead.place import Place, parse_place
 from talon_core.plugins.parts import Parts, resolve
 from talon_core.plugins.registry import load_registry
@@ -89,7 +90,7 @@ def ways_of(
     others = [(f"{spec} on {place}", spec, place) for spec in schedules for place in places]
     for name, spec, place in [(SYNC, SYNC, "thread"), *others]:
         resolved = resolve(Parts(drafter, policy, schedule=spec, draft_on=place), load_registry())
-        decoder = decoder_for_model(model, tokenizer, resolved, None, source)
+        decoder = decoder_for_model(model, tokenizer, resolved, None, Source(source))
         less = threads if spec == SYNC or not on_cpu(decoder) else max(threads - 1, 1)
         found[name] = Way(decoder, resolved.schedule, place, threads, less)
     return found

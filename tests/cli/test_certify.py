@@ -123,6 +123,9 @@ def test_a_wrong_output_has_status_1_and_is_called_an_error(talon, model, monkey
     [
         (["--worlds", "5"], "--worlds is for a check without --model; leave it out"),
         (["--dtype", "float64"], "--dtype is 'float64'; it must be one of float32, bfloat16, float16"),
+        (["--dtype", ""], "--dtype is ''; it must be one of float32, bfloat16, float16"),
+        (["--policy", ""], "no tree policy ''; there are: "),
+        (["--drafter", ""], "no drafter ''; there are: "),
         (["--prompts", "nowhere.jsonl"], "nowhere.jsonl"),
         (["--max-new-tokens", "0"], "--max-new-tokens is 0; it must be at least 1"),
         (["--policy", "sequoia", "--rule", "rrs"], "rule 'rrs' .* is not exact for"),

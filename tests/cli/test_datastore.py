@@ -112,12 +112,44 @@ def test_which_files_and_fields_are_read_can_be_said(build: Any, texts: Path) ->
     assert (answer["documents"], answer["tokens"]) == (2, 5)
 
 
+def test_the_ending_of_json_lines_may_be_in_capitals(build: Any, texts: Path) -> None:
+    (texts / "more.jsonl").rename(texts / "MORE.JSONL")
+    answer = build("--json", files=("texts/MORE.JSONL",)).answer
+    assert (answer["documents"], answer["tokens"]) == (2, 8)
+
+
+def test_patterns_may_be_paths_from_a_folder_on(build: Any, texts: Path) -> None:
+    (texts / "src" / "deep").mkdir(parents=True)
+    (texts / "src" / "deep" / "code.py").write_text("pass")
+    (texts / "code.py").write_text("passes")
+    assert build("--include", "src/**/*.py", "--json").answer["tokens"] == 4 + 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "files", "says"),
     [
         ((), ("none.txt",), "No such file or directory: 'none.txt'"),
         ((), ("empty.txt",), "the texts are empty; give files with something in them"),
         ((), ("bare",), "the folder 'bare' has no files called *.txt or *.md or *.jsonl"),
+        *(
+            (
+                ("--include", "*.txt", "--include", pattern),
+                files,
+                f"the pattern '{pattern}' names no files of a folder; ",
+            )
+            for pattern, files in (
+                ("/tmp/*.txt", ("texts",)),
+                ("", ("texts",)),
+                (".", ("texts",)),
+                ("../*.txt", ("bare",)),
+                ("/tmp/*.txt", ("texts/one.txt",)),
+            )
+        ),
+        (
+            ("--include", "a**.txt"),
+            ("texts",),
+            "the pattern 'a**.txt' has ** beside something else; ** must stand alone",
+        ),
         ((), ("texts", "texts/one.txt"), "'texts/one.txt' is given twice; give each file once"),
         ((), ("bytes.txt",), "'bytes.txt' is not UTF-8 text (byte 0 is 0xff); save it as UTF-8"),
         (("--field", "words"), ("texts",), "line 1 of 'texts/more.jsonl' has no text in 'words'; --field names"),

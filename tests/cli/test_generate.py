@@ -280,6 +280,13 @@ def test_a_prompt_comes_from_standard_input(talon, model, monkeypatch):
         (["generate", "a", "--max-new-tokens", "0"], "--max-new-tokens is 0; it must be at least 1"),
         (["generate", "a", "--stop", ""], "--stop is empty"),
         (["generate", "a", "--tree-svg", "nowhere/tree.svg"], "must be a file in a folder that exists"),
+        (["generate", "a", "--other-machine"], "--other-machine is given without --profile; it says that a profile"),
+        (
+            ["generate", "a", "--timeline", "tree.svg", "--tree-svg", "./tree.svg"],
+            "--timeline and --tree-svg are both 'tree.svg'; name two files",
+        ),
+        (["generate", "a", "--model", "a" * 300], "cannot be looked for (File name too long); name an existing folder"),
+        (["generate", "a", "--model", "./none.gguf"], "there is no file './none.gguf'; name an existing folder"),
         (["generate", "a", "--colour", "red"], "--colour"),
         (["generate", "a", "b"], "b"),
         (["generat", "a"], "generat"),
@@ -445,6 +452,48 @@ def test_a_bad_file_of_prompts_gets_a_sentence(talon, model, tmp_path, content, 
     ran = talon("generate", "--prompt-file", str(file), "--model", model, *arguments)
     assert (ran.status, ran.out) == (2, "")
     assert sentence in ran.err
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_a_bad_prompt_among_many_is_named_with_its_line(talon, model, tmp_path, monkeypatch, as_json):
+    monkeypatch.setattr("talon_core.engine.engine.Engine.step", lambda *_: pytest.fail("something was decoded"))
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(f'"ab"\n\n"{"x" * 300}"\n"cd"\n')
+    ran = talon("generate", "--prompt-file", str(file), "--model", model, *as_json)
+    assert ran.refusal.startswith(f"prompt 2 of 3 (line 3 of '{file}'): the prompt has 300 tokens; ")
+
+
+def test_a_file_of_prompts_may_have_its_ending_in_capitals(talon, model, tmp_path):
+    file = lines(tmp_path / "PROMPTS.JSONL", "ab", "cd")
+    ran = talon("generate", "--prompt-file", file, "--model", model, "--max-new-tokens", "3", "--json")
+    assert ran.answer["stats"]["sequences"] == 2
+
+
+@pytest.mark.parametrize(
+    ("turns", "says"),
+    [
+        ([["ab"], ["cd"]], None),
+        ([["ab", "more"], ["cd"]], "of 1 prompt, 1 later turn is left out; only the first turn of a prompt is decoded"),
+        ([["ab", "a", "b"], ["c", "d"], ["e"]], "of 2 prompts, 3 later turns are left out; only the first turn"),
+    ],
+)
+def test_turns_that_are_left_out_are_counted(talon, model, tmp_path, turns, says):
+    file = lines(tmp_path / "prompts.jsonl", *({"turns": each} for each in turns))
+    ran = talon("generate", "--prompt-file", file, "--model", model, "--max-new-tokens", "3", "--json")
+    assert len(ran.answer["results"]) == len(turns)
+    told = [line for line in ran.err.splitlines() if "left out" in line]
+    assert len(told) == (says is not None)
+    assert says is None or f"talon: {says}" in told[0]
+    assert "only the first is decoded" in " ".join(talon("generate", "--help").out.replace("│", " ").split())
+
+
+def test_many_prompts_show_their_progress_in_lines_where_there_is_no_terminal(talon, model, tmp_path, monkeypatch):
+    monkeypatch.setattr("talon_core.cli.progress.SECONDS_BETWEEN_NOTES", 0.0)
+    file = lines(tmp_path / "prompts.jsonl", "ab", "cd", "ef")
+    ran = talon("generate", "--prompt-file", file, "--batch-size", "1", "--model", model, "--max-new-tokens", "3")
+    assert ran.status == 0
+    assert "talon: 1 of 3 prompts, 0 min left\n" in ran.err
+    assert "talon: 3 of 3 prompts\n" in ran.err
 
 
 def test_a_schedule_is_named_and_its_hits_are_told(talon, model):

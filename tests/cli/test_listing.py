@@ -1,6 +1,8 @@
 """`talon list` and `talon models`."""
 
+import errno
 import os
+from pathlib import Path
 
 import attrs
 import pytest
@@ -225,14 +227,17 @@ def test_fetching_prints_the_folder(talon, monkeypatch, tmp_path):
 
     plain = []
     monkeypatch.setattr("talon_core.models.fetch", fetch)
-    monkeypatch.setattr("talon_core.models.loading.add_plain_weights", lambda *given: plain.append(given))
+    monkeypatch.setattr(
+        "talon_core.models.loading.add_plain_weights", lambda *given, verify: plain.append((*given, verify))
+    )
     assert talon("models", "fetch", "smollm2-135m", "--verify", "--json").answer == {
         "name": "smollm2-135m",
         "path": str(tmp_path),
     }
     assert talon("models", "fetch", "smollm2-135m").out.splitlines()[-1] == str(tmp_path)
     assert asked == [("smollm2-135m", True), ("smollm2-135m", False)]
-    assert plain == [("smollm2-135m", tmp_path)] * 2  # so that from_pretrained reads the folder
+    # so that from_pretrained reads the folder
+    assert plain == [("smollm2-135m", tmp_path, True), ("smollm2-135m", tmp_path, False)]
 
 
 def test_a_model_is_exported_as_plain_weights(talon, tmp_path):
@@ -247,6 +252,37 @@ def test_a_model_is_exported_as_plain_weights(talon, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["plain", "tiny.gguf"]
     again = talon("models", "export", str(file), str(folder))
     assert "is there already; give the name of a folder that is to be made" in again.refusal
+
+
+@pytest.mark.parametrize("trusted", [[], ["--trust-remote-code"]])
+def test_code_of_an_exported_model_is_run_where_that_is_asked_for(talon, monkeypatch, tmp_path, trusted):
+    def load(name: str, *, trust_remote_code: bool, **_: object) -> None:
+        raise ValueError(f"{name}: {trust_remote_code}")
+
+    monkeypatch.setattr("talon_core.models.loading.load_model", load)
+    assert talon("models", "export", "m", str(tmp_path / "out"), *trusted).refusal == f"m: {bool(trusted)}"
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        (
+            "README.md/out",
+            "the folder is '{folder}/README.md/out', and '{folder}/README.md' is a file; it must be a folder",
+        ),
+        ("README.md", "'{folder}/README.md' is there already; give the name of a folder that is to be made"),
+        ("ro/out", "the folder is '{folder}/ro/out', which cannot be written: Read-only file system"),
+    ],
+)
+def test_the_place_of_an_exported_model_is_looked_at_before_it_is_loaded(talon, monkeypatch, tmp_path, place, says):
+    def refuse(dir: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("talon_core.models.loading.load_model", lambda *_, **__: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("talon_core.basics.paths.TemporaryFile", refuse)
+    (tmp_path / "README.md").write_text("Read me.")
+    assert talon("models", "export", "m", str(tmp_path / place)).refusal == says.format(folder=tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["README.md"]
 
 
 @pytest.mark.parametrize("columns", ["0", "1", "-5", "abc", "007"])

@@ -215,7 +215,7 @@ def test_replay_predicts_with_a_profile(talon, measured, model, tmp_path):
     untimed = [talon(*replay, "--profile", "mine", "--untimed", "--json").answer["methods"] for _ in range(2)]
     assert untimed[0] == untimed[1]
     assert [one["policy_seconds"] for one in untimed[0]] == [None, None]
-    for option in ("--time-all", "--untimed"):
+    for option in ("--time-all", "--untimed", "--other-machine"):
         assert f"{option} is given without --profile" in talon(*replay, option).refusal
     assert "give one of them" in talon(*replay, "--profile", "mine", "--time-all", "--untimed").refusal
     assert "predicted" not in talon(*replay).out

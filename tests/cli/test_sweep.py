@@ -311,6 +311,7 @@ def test_with_a_profile_speed_is_predicted(swept: Any) -> None:
         (["chain", "--trace", str(SHIPPED)], "are the same trace; give one"),
         (["chain", "--profile", "nowhere"], "no profile 'nowhere'"),
         (["chain", "--time-all"], "--time-all is given without --profile"),
+        (["chain", "--other-machine"], "--other-machine is given without --profile; it says that a profile of another"),
         (["chain", "--untimed"], "--untimed is given without --profile; the time of policies is only taken with one"),
         (["chain", "--profile", "x", "--untimed", "--time-all"], "--time-all and --untimed are given; give one"),
     ],

@@ -3,15 +3,18 @@
 import logging
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import huggingface_hub
 import pytest
+import torch
 from huggingface_hub.errors import HFValidationError
 
 from talon_core.models import ModelError, hub
 from talon_core.models.hub import only_local
 from talon_core.models.loading import load_model
+from talon_tests.tiny_models import of_words
 
 
 def answers(monkeypatch: pytest.MonkeyPatch, with_error: Exception | None) -> None:
@@ -101,3 +104,43 @@ def test_a_slow_network_that_answers_is_waited_for(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: time.sleep(0.3))
     monkeypatch.setattr(hub, "SECONDS_UNTIL_NOTE", 0.05)
     assert only_local("a/b") is False
+
+
+def in_the_cache(cache: Path, revision: str, words: int) -> None:
+    """A tiny model as the hub's client keeps a revision of it, with so many words that are the tokenizer's own."""
+    snapshot = cache / "models--a--b" / "snapshots" / revision
+    model, tokenizer = of_words()
+    tokenizer.add_tokens([f"more{word}" for word in range(words)])
+    model.save_pretrained(snapshot / "inside")
+    tokenizer.save_pretrained(snapshot / "inside")
+
+
+@pytest.mark.parametrize("said", [{"local_files_only": True}, {}])
+def test_where_files_are_read_from_holds_for_the_tokenizer_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: dict[str, Any]
+) -> None:
+    answers(monkeypatch, ConnectionError("unreachable"))
+    for revision, words in ("1" * 40, 1), ("2" * 40, 2):
+        in_the_cache(tmp_path, revision, words)
+    for revision, words in ("1" * 40, 1), ("2" * 40, 2):
+        where: dict[str, Any] = {"revision": revision, "cache_dir": str(tmp_path), "subfolder": "inside", **said}
+        _, tokenizer = load_model("a/b", **where)
+        assert [word for word in tokenizer.get_added_vocab() if word.startswith("more")] == [
+            f"more{word}" for word in range(words)
+        ]
+    with pytest.raises(ValueError, match="model 'a/b' cannot be loaded"):
+        load_model("a/b", revision="3" * 40, cache_dir=str(tmp_path), subfolder="inside", **said)
+
+
+def test_a_folder_of_a_folder_is_read(tmp_path: Path) -> None:
+    in_the_cache(tmp_path, "1", 3)
+    model, tokenizer = load_model(str(tmp_path / "models--a--b" / "snapshots" / "1"), subfolder="inside")
+    assert model.config.num_hidden_layers
+    assert "more2" in tokenizer.get_added_vocab()
+
+
+def test_the_older_name_of_the_type_of_numbers_is_understood(tmp_path: Path) -> None:
+    in_the_cache(tmp_path, "1", 1)
+    folder = str(tmp_path / "models--a--b" / "snapshots" / "1" / "inside")
+    assert load_model(folder, torch_dtype=torch.bfloat16)[0].dtype is torch.bfloat16
+    assert load_model(folder, torch_dtype=torch.bfloat16, dtype=torch.float32)[0].dtype is torch.float32

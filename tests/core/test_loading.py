@@ -19,10 +19,12 @@ import talon_core
 from talon_core.attention import Accelerator, AttentionBackend
 from talon_core.certify.exact import Given
 from talon_core.decoding.loading import decoder_for_model
+from talon_core.engine.bounds import Bounds
 from talon_core.errors import PluginError
 from talon_core.models import loading
 from talon_core.models import resolve as models_resolve
 from talon_core.models.loading import load_model
+from talon_core.models.store import PLAIN_NOTE
 from talon_core.plugins.backends import attention_backends, choose_accelerator, choose_attention
 from talon_core.plugins.parts import Parts, Resolved, choose_drafter, resolve
 from talon_core.plugins.registry import KINDS, Registered, Registry, load_registry
@@ -923,7 +925,92 @@ def test_token_ids_may_come_in_any_sequence(good: Path) -> None:
         assert decoder.generate(prompt, max_new_tokens=6).token_ids == expected
 
 
+@pytest.mark.parametrize(
+    ("prompts", "options", "sentence"),
+    [
+        ([[5, 6], [], [7]], {}, r"^prompt 2 of 3: the prompt is empty"),
+        ([[5, 6], [7], [5, 97]], {}, r"^prompt 3 of 3: the prompt holds token 97"),
+        ([[5, 6], [7] * 60], {"max_length": 50}, r"^prompt 2 of 2: "),
+        ([[5, 6], [7] * 9999], {}, r"^prompt 2 of 2: the prompt has 9999 tokens"),
+        ([[5, 97]], {}, r"^the prompt holds token 97"),
+        ([[5, 6], [7]], {"temperature": -1.0}, r"^temperature"),
+        ([[5, 6], []], {"seed": -1}, r"^seed"),
+    ],
+)
+def test_a_bad_prompt_among_many_is_named_and_a_bad_option_is_not_blamed_on_one(
+    good: Path, monkeypatch: pytest.MonkeyPatch, prompts: list[list[int]], options: dict[str, Any], sentence: str
+) -> None:
+    decoder = talon_core.load(good)
+    monkeypatch.setattr(decoder.engine, "step", lambda *_: pytest.fail("something was decoded"))
+    with pytest.raises(ValueError, match=sentence):
+        decoder.generate([list(prompt) for prompt in prompts], **options)
+
+
+def test_a_prompt_among_many_that_needs_too_many_rows_is_named(good: Path) -> None:
+    decoder = talon_core.load(good, policy="none", bounds=Bounds(rows=50))
+    with pytest.raises(ValueError, match=r"^prompt 2 of 2: the prompt has 40 tokens, 20 new ones are asked for"):
+        decoder.generate([[5, 6], [7] * 40], max_new_tokens=20)
+
+
 # Plain weights beside a GGUF file
+
+
+@pytest.fixture
+def export(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Plain weights of any model are a word; the names of those that were exported."""
+    written: list[str] = []
+
+    def export_model(name: str, folder: Path) -> None:
+        written.append(name)
+        folder.mkdir()
+        (folder / "model.safetensors").write_text("weights")
+
+    monkeypatch.setattr(loading, "export_model", export_model)
+    return written
+
+
+@pytest.mark.parametrize(
+    ("damage", "verify", "says"),
+    [
+        (lambda folder: None, True, None),
+        (lambda folder: (folder / "model.safetensors").write_text("wEights"), False, None),
+        (lambda folder: (folder / "model.safetensors").write_text("wEights"), True, "the contents changed"),
+        (lambda folder: (folder / "model.safetensors").write_text("weigh"), False, "has 5 bytes where 7 are right"),
+        (lambda folder: (folder / PLAIN_NOTE).unlink(), False, None),
+        (
+            lambda folder: (folder / PLAIN_NOTE).unlink(),
+            True,
+            "there is no note of their sha256, as an earlier version",
+        ),
+        (lambda folder: (folder / PLAIN_NOTE).write_text("[]"), False, f"{PLAIN_NOTE} is not readable"),
+        (lambda folder: (folder / PLAIN_NOTE).write_text("{"), True, f"{PLAIN_NOTE} is not readable"),
+    ],
+)
+def test_plain_weights_are_compared_with_their_note_and_made_anew(
+    tmp_path: Path,
+    export: list[str],
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[Path], Any],
+    verify: bool,
+    says: str | None,
+) -> None:
+    folder = tmp_path / "some"
+    folder.mkdir()
+    loading.add_plain_weights("some", folder)
+    noted = (folder / PLAIN_NOTE).read_text()
+    damage(folder)
+    loading.add_plain_weights("some", folder, verify=verify)
+    assert export == ["some"] * (1 if says is None else 2)
+    told = capsys.readouterr().err
+    if says is None:
+        assert not told
+        return
+    assert told.startswith("some: the float32 weights in ")
+    assert says in told
+    assert (folder / "model.safetensors").read_text() == "weights"
+    assert (folder / PLAIN_NOTE).read_text() == noted
+    assert sorted(path.name for path in folder.iterdir()) == ["model.safetensors", PLAIN_NOTE]
+    assert [path.name for path in tmp_path.iterdir()] == ["some"]
 
 
 def test_plain_weights_are_added_once(tmp_path, monkeypatch):

@@ -579,8 +579,14 @@ def test_a_gguf_file_is_a_model_by_its_name_or_its_content(tmp_path: Path, name:
 
 
 def test_a_gguf_file_that_is_not_there_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"there is no folder 'model\.gguf'; name an existing folder, a GGUF file"):
+    with pytest.raises(ModelError, match=r"there is no file 'model\.gguf'; name an existing folder, a GGUF file"):
         models.resolve("model.gguf")
+
+
+@pytest.mark.parametrize("name", ["a" * 300, f"./{'a' * 300}.gguf"])
+def test_a_name_that_no_path_can_have_is_refused(name: str) -> None:
+    with pytest.raises(ModelError, match=r"the model '.*a\.\.\. cannot be looked for \(File name too long\); name an"):
+        models.resolve(name)
 
 
 @pytest.mark.parametrize("name", ["", "  "])

@@ -152,6 +152,20 @@ def test_code_of_a_draft_model_has_an_option_of_its_own(folder: Callable[..., Fo
     assert decoder.generate([5, 6, 7], max_new_tokens=4).stats.draft_passes > 0
 
 
+def test_a_model_is_exported_where_its_code_may_run(
+    folder: Callable[..., Folder], capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    own, plain = folder(), tmp_path / "plain"
+    arguments = ["models", "export", own.path, str(plain)]
+    assert main(arguments) == 2
+    assert "give --trust-remote-code" in capfd.readouterr().err
+    assert not own.ran
+    assert not plain.exists()
+    assert main([*arguments, "--trust-remote-code"]) == 0
+    assert own.ran
+    assert (plain / "model.safetensors").is_file()
+
+
 def test_where_it_is_asked_for_it_runs_and_decodes(
     folder: Callable[..., Folder], capfd: pytest.CaptureFixture[str]
 ) -> None:
