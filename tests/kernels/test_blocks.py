@@ -69,7 +69,16 @@ def test_a_product_has_the_bits_of_the_widened_weight(library, kind, rows, width
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("rows", "inputs", "outputs"),
-    [(1, 6400, 5), (4, 1792, 50), (5, 1536, 50), (6, 1280, 24), (8, 1536, 25), (8, 1792, 100), (8, 768, 25)],
+    [
+        (1, 6400, 5),
+        (4, 1792, 50),
+        (5, 1536, 50),
+        (6, 1280, 24),
+        (8, 1536, 25),
+        (8, 1792, 100),
+        (8, 768, 25),
+        (8, 1024, 100),
+    ],
 )
 def test_an_input_that_is_taken_in_parts_or_bands_gives_the_same_bits(library, kind, rows, inputs, outputs):
     blocks = in_blocks(kind, outputs, inputs)

@@ -67,7 +67,7 @@ enum { TILES = 8, DIRECT_RUN = 96 };
 // Where registers are few, each column of blocks that are read directly loads x again. With more than FEW_ROWS x has to be
 // in the first-level cache, which it is not if it has more than so many numbers. K is taken in two parts then, each by
 // PART_RUN columns before the other; where two are not enough, the rows are taken in two bands.
-enum { NEAR_FLOATS = 6144, PART_RUN = 24, FEW_ROWS = 4 };
+enum { NEAR_FLOATS = 6144, PART_RUN = 48, FEW_ROWS = 4 };
 
 // Bands of x for which bfloat16 is widened each time it is loaded; for more it goes through a panel, as blocks do.
 enum { NARROW_BANDS = 4 };
@@ -459,10 +459,10 @@ typedef struct {
     int64_t width;  // of the tiles; 0: as planned
 } Part;
 
-// Where W is read in place: many first-level caches keep what lies WAY bytes apart in the same few places. Rows of such a
-// length push each other, and the weights that they are multiplied with, out of it. Where some rows of x are more than
-// FEW_ROWS, with any number of registers, and would do so, a copy is taken, whose rows begin in places of their own.
-// Returns where the rows are, and how far apart; their own place where memory is short.
+// Many first-level caches keep what lies WAY bytes apart in the same few places. Rows of such a length push each other, and
+// the weights that they are multiplied with, out of it. Where some rows of x are more than FEW_ROWS, with any number of
+// registers, and would do so, a copy is taken, whose rows begin in places of their own. Returns where the rows are, and how
+// far apart; their own place where memory is short.
 static const float *rows_apart(const Product *p, int64_t m0, int64_t rows, int64_t *step) {
     enum { WAY = 4096 };
     const float *x = p->x + m0 * p->K;
@@ -611,12 +611,14 @@ static int direct_band(const Product *p, int64_t m0, int64_t rows, int64_t begin
     vf *carry = in_parts ? (vf *)thread_scratch(SCRATCH_PRODUCT, (size_t)(run * rows * V)) : 0;
     if (in_parts && !carry) return 1;
     Task t = {.x_step = p->K, .w_step = size, .N = p->N, .ahead = (int64_t)plan.distance * 64};
+    // where registers are few each column loads x again
+    const float *x = REGISTERS == 16 ? rows_apart(p, m0, rows, &t.x_step) : p->x + m0 * p->K;
     for (int64_t n0 = begin; n0 < end; n0 += run) {
         const int64_t stop = end - n0 < run ? end : n0 + run;
         int64_t k0 = 0;
         do {
             t.n = p->K - k0 < width ? p->K - k0 : width;
-            t.x = p->x + m0 * p->K + k0;
+            t.x = x + k0;
             t.first = k0 == 0, t.last = k0 + t.n == p->K;
             t.carry = carry;
             for (int64_t n = n0, step; n < stop; n += step) {
