@@ -1,7 +1,7 @@
 """The draft tree: flat NumPy arrays, parents before children, the last committed token as root."""
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import attrs
@@ -403,16 +403,16 @@ def chain_of(tokens: list[int], logp: FloatArray, drawn: Mapping[int, Drawn] | N
         drawn: as the tree's.
     """
     nodes = len(tokens)
-    while len(_CHAINS) <= nodes:
-        _CHAINS.append((ints(np.arange(-1, len(_CHAINS) - 1)), ints(np.arange(len(_CHAINS)))))
     path_logp = np.zeros(nodes)
     logp.cumsum(out=path_logp[1:])
-    parents, depths = _CHAINS[nodes]
+    parents, depths = _chain(nodes)
     return TokenTree._of(ints(np.array(tokens)), parents, floats(path_logp), {} if drawn is None else drawn, depths)
 
 
-_CHAINS: list[tuple[IntArray, IntArray]] = []
-"""Parents and depths of the nodes of chains, by how many they are."""
+@cache
+def _chain(nodes: int) -> tuple[IntArray, IntArray]:
+    """Parents and depths of the nodes of a chain, made once for all threads."""
+    return ints(np.arange(-1, nodes - 1)), ints(np.arange(nodes))
 
 
 def _draws_of(data: Any) -> tuple[int, Drawn]:

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Thread, current_thread, main_thread
 
@@ -28,15 +28,32 @@ def _watch(waiting: int) -> None:
     os._exit(1)
 
 
+HURRIED = (KeyboardInterrupt, SystemExit)
+"""Errors behind which the user waits for nothing but the end."""
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
 @contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits until what is inside is done: what is begun there is known to somebody who ends it, or not begun."""
+def uninterrupted(meanwhile: Callable[[], None] = nothing) -> Iterator[None]:
+    """Ctrl-C waits until what is inside is done: what is begun there is known to somebody who ends it, or not begun.
+
+    Args:
+        meanwhile: is called when Ctrl-C comes, within whatever the thread does then.
+    """
     handler = signal.getsignal(signal.SIGINT)
     if current_thread() is not main_thread() or not callable(handler):  # others are not interrupted
         yield
         return
     came: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+
+    def wait(number: int, _: object) -> None:
+        came.append(number)
+        meanwhile()
+
+    signal.signal(signal.SIGINT, wait)
     try:
         yield
     finally:

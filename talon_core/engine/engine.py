@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from talon_core.allocation import Allocator
+from talon_core.basics.waiting import HURRIED, uninterrupted
 from talon_core.choices import Choices, SeededChoices
 from talon_core.costs import Costs, MeasuredCosts
 from talon_core.drafter import Drafter, DrafterSpec, Part
@@ -162,11 +163,14 @@ class Engine:
         self._clock = RoundClock(now)
         self._waiting: deque[Sequence] = deque()
         self._running: dict[int, Sequence] = {}  # by slot
+        self._handing_in = Lock()  # held while somebody looks at who waits, and never while something is decoded
         self._sessions = Sessions(target, self.parts.drafter, self.parts.named)
         self._lock = Lock()  # held by the thread that is in session
         self._holder: int | None = None
         self._stepping = False
-        self._handed_in = False  # something, since the last step
+        self._broken_off = False  # the latest step, so that nobody knows what the slots hold
+        self._handed_in = 0  # sequences, so far
+        self._begun_for = 0  # so many of them both models were begun anew
 
     @property
     def allocator(self) -> Allocator | None:
@@ -258,11 +262,15 @@ class Engine:
         if sequence.handed_in or sequence.finished:
             raise ValueError("this sequence was handed in before; prepare another one to decode its request again")
         self._check_rows(sequence)
-        known = (*self._running.values(), *self._waiting)
-        if any(one.request is sequence.request and not one.finished for one in known):
-            raise ValueError("this request was submitted already, and is not over; make another one to decode it twice")
-        self._waiting.append(sequence)
-        sequence.handed_in = self._handed_in = True
+        with self._handing_in:
+            known = (*self._running.values(), *self._waiting)
+            if any(one.request is sequence.request and not one.finished for one in known):
+                raise ValueError(
+                    "this request was submitted already, and is not over; make another one to decode it twice"
+                )
+            self._handed_in += 1
+            sequence.number = self._handed_in
+            self._waiting.append(sequence)
         return sequence
 
     def cancel(self, sequence: Sequence) -> None:
@@ -325,22 +333,34 @@ class Engine:
         """
         taking = None if only is None else _sequences(only)
         held = self._holder == get_ident()
-        with self._in_session(again=not self._handed_in):
-            self._stepping, self._handed_in = True, False
+        handed_in = self._handed_in  # another thread may hand in more meanwhile: that waits for the next step
+        with self._in_session(again=handed_in == self._begun_for):
+            self._stepping, self._begun_for = True, handed_in
             try:
-                return self._step(taking, held)
-            except BaseException:  # Ctrl-C perhaps: nobody knows what the slots hold
-                for slot in [*self._running]:
-                    self._leave(slot, keep=False)
+                if self._broken_off:
+                    self._end_all()
+                self._broken_off = True
+                emitted = self._step(taking, handed_in, held)
+                self._broken_off = False
+                return emitted
+            except BaseException as error:
+                with self._hurried(error):
+                    self._end_all()
                 raise
             finally:
                 self._stepping = False
 
-    def _step(self, only: set[Sequence] | None, held: bool) -> dict[Sequence, Round]:
-        """As `step`; `held` if the session goes on behind it."""
+    def _step(self, only: set[Sequence] | None, handed_in: int, held: bool) -> dict[Sequence, Round]:
+        """As `step`.
+
+        Args:
+            only: likewise.
+            handed_in: so many sequences were, when the step began.
+            held: whether the session goes on behind it.
+        """
         self._drop_cancelled()
         faults = Faults()
-        self._admit(only, faults)
+        self._admit(only, handed_in, faults)
         taking = {slot: one for slot, one in self._running.items() if only is None or one in only}
         ready = {slot: one for slot, one in taking.items() if one.is_read}
         self._read({slot: one for slot, one in taking.items() if not one.is_read}, faults, bool(ready))
@@ -372,7 +392,8 @@ class Engine:
         return emitted
 
     def _drop_cancelled(self) -> None:
-        self._waiting = deque(one for one in self._waiting if not one.cancelled)
+        with self._handing_in:
+            self._waiting = deque(one for one in self._waiting if not one.cancelled)
         for slot, one in [*self._running.items()]:
             if one.cancelled:
                 self._leave(slot, keep=one.is_read)
@@ -380,9 +401,17 @@ class Engine:
     def _room(self, sequence: Sequence) -> int:
         return len(sequence.request.ids) + sequence.limit + self._nodes
 
-    def _admit(self, only: set[Sequence] | None, faults: Faults) -> None:
-        """Let waiting sequences take slots, in their order, until one does not fit."""
-        for sequence in [one for one in self._waiting if only is None or one in only]:
+    def _admit(self, only: set[Sequence] | None, handed_in: int, faults: Faults) -> None:
+        """Let waiting sequences take slots, in their order, until one does not fit.
+
+        Args:
+            only: the sequences that take part; None for all.
+            handed_in: so many were, when the step began.
+            faults: what fails.
+        """
+        with self._handing_in:
+            waiting = [one for one in self._waiting if one.number <= handed_in and (only is None or one in only)]
+        for sequence in waiting:
             ids, room = sequence.request.ids, self._room(sequence)
             known = {slot: one.committed_ids() for slot, one in self._running.items()}
             found = self._slots.take(ids, room, known)
@@ -390,10 +419,13 @@ class Engine:
                 return
             seat, given_up = found
             self._clock.forget()
-            self._running[seat.slot] = sequence  # first: another thread that cancels it finds it in one of the two
-            self._waiting.remove(sequence)
+            with self._handing_in:
+                self._running[seat.slot] = sequence  # first: another thread that cancels it finds it in one of the two
+                self._waiting.remove(sequence)
             for slot in given_up:
                 self._close(slot)
+            if not seat.length or seat.source != seat.slot:
+                self._close(seat.slot)  # it is open where Ctrl-C has broken off what was to close it
             drafted_to = min(seat.length, self._drafted_to.get(seat.source, 0)) if seat.length else 0
             self._drafted_to[seat.slot] = drafted_to
             with faults.of([seat.slot]):
@@ -484,26 +516,50 @@ class Engine:
 
     def _leave(self, slot: int, keep: bool) -> None:
         """The sequence in a slot is over, in whatever way."""
-        sequence = self._running.pop(slot)
-        sequence.cancelled |= not sequence.finished
+        sequence = self._end(slot)
         if keep and self._keep:
             self._slots.keep(slot, sequence.committed_ids())
         else:
-            self._slots.forget(slot)
             self._close(slot)
+            self._slots.forget(slot)
+
+    def _end(self, slot: int) -> Sequence:
+        """The sequence in a slot is over; the slot stays as it is."""
+        sequence = self._running[slot]
+        sequence.cancelled |= not sequence.finished
+        del self._running[slot]
+        sequence.leave()
+        return sequence
+
+    def _end_all(self) -> None:
+        """A step was broken off, by Ctrl-C perhaps: nobody knows what the slots hold, so that whatever runs is over.
+
+        Where this is broken off as well, no sequence runs, and the next step closes what is still open.
+        """
+        with uninterrupted():
+            for slot in [*self._running]:
+                self._end(slot)
+        for slot in {*self._slots.taken, *self._opened[0], *self._opened[1]}.difference(self._slots.kept):
+            self._close(slot)
+            self._slots.forget(slot)
+        self._broken_off = False
+
+    def _hurried(self, error: BaseException) -> AbstractContextManager[None]:
+        """While entered, nobody waits long for what is prepared, if the error is one behind which the user waits."""
+        return self.parts.preparations.hurried() if isinstance(error, HURRIED) else nullcontext()
 
     def _close(self, slot: int) -> None:
-        """Close a slot; what fails then is nobody's any more."""
+        """Close a slot; what fails then is nobody's any more. Where Ctrl-C breaks it off, the slot is not closed."""
         closes = (self.parts.target.close, self.parts.drafter.close)
         blames: tuple[AbstractContextManager[None], ...] = (nullcontext(), self.parts.blaming("close"))
         for close, blame, opened in zip(closes, blames, self._opened, strict=True):
             if slot in opened:
-                opened.remove(slot)
                 try:
                     with blame:
                         close(slot)
                 except Exception as error:
                     LOG.warning("a slot was not closed as it should be: %s", one_line(error))
+                opened.remove(slot)
 
 
 def _sequences(given: object) -> set[Sequence]:

@@ -45,6 +45,10 @@ class Guessed:
     seconds: float
 
 
+HELD = ("policy", "acceptor", "growers", "source", "tell", "rests", "overlooks", "said", "follow")
+"""What a sequence has of its policy, and of who accepts its tokens, while it has a slot."""
+
+
 class Sequence:
     """One sequence while it is decoded, from when its request is handed in.
 
@@ -62,7 +66,7 @@ class Sequence:
         cancelled: it was ended early, or is to be.
         seconds: from when it was let in to the end of its last round.
         prefill_seconds: in which its prompt was read.
-        handed_in: to an engine, which is the only one that decodes it.
+        number: among the sequences that were handed in to its engine, which alone decodes it, from 1; 0 before.
         has_begun: whether it was let in.
         policy: its own tree policy, while it has a slot.
         acceptor: who accepts its tokens, likewise.
@@ -107,7 +111,7 @@ class Sequence:
         self.cancelled = False
         self.seconds = 0.0
         self.prefill_seconds = 0.0
-        self.handed_in = False
+        self.number = 0
         self.has_begun = False
         self.read = 0
         self.drafted_at: int | None = None
@@ -118,6 +122,11 @@ class Sequence:
         self._begun_at = 0.0
         self._budgets: tuple[int, int] | None = None  # of the policy, when it began
         self._children = children
+
+    @property
+    def handed_in(self) -> bool:
+        """Whether an engine has got it."""
+        return self.number > 0
 
     @property
     def finished(self) -> bool:
@@ -145,6 +154,13 @@ class Sequence:
         self._warping = Warping(self.request.sampling, self._committed, self.request.eos)
         self._begun_at = now
         self.has_begun = True
+
+    def leave(self) -> None:
+        """It has no slot any more: what rounds alone need is given up, however long the sequence is kept."""
+        for name in (*HELD, "_committed", "_warping"):
+            self.__dict__.pop(name, None)
+        self.guessed.clear()
+        self.shared = {}
 
     @property
     def length(self) -> int:

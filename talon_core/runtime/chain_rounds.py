@@ -1,5 +1,6 @@
 """Rounds whose draft trees are chains, run ahead of their time while nobody else wants anything of the two networks."""
 
+import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from sys import maxsize
 from time import perf_counter
@@ -473,11 +474,7 @@ def _chain(tokens: list[int]) -> TokenTree:
     return TokenTree(tokens, np.arange(-1, len(tokens) - 1), np.zeros(len(tokens)))
 
 
-_PATHS: list[IntArray] = []
-
-
+@functools.cache
 def _path(nodes: int) -> IntArray:
-    """The path down a chain, of so many nodes."""
-    while len(_PATHS) < nodes:
-        _PATHS.append(read_only(np.arange(len(_PATHS) + 1)))
-    return _PATHS[nodes - 1]
+    """The path down a chain of so many nodes, made once for all threads."""
+    return read_only(np.arange(nodes))

@@ -239,7 +239,8 @@ class _Tree:
             if row.law is not None:
                 others = [token for token in np.flatnonzero(row.law).tolist() if token not in row.tokens]
                 options += [(token, node, float(row.law[token])) for token in others[-1:]]
-        options = [option for option in options if option[2] > 0]
+        held = {*zip(self.tree.tokens.tolist(), self.tree.parents.tolist(), strict=True)}  # some by `with_children`
+        options = [option for option in options if option[2] > 0 and option[:2] not in held]
         if not options:
             return
         left = max(MOST_NODES - len(self.tree), 0)

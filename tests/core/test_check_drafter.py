@@ -118,6 +118,15 @@ class AlongPaths(Right):
     takes_paths = True
 
 
+class Distinct(AlongPaths):
+    """Refuses trees in which two children of a node hold the same token."""
+
+    def offer(self, one):
+        children = [*zip(one.tree.parents.tolist(), one.tree.tokens.tolist(), strict=True)]
+        assert len({*children}) == len(children), "siblings hold the same token"
+        return super().offer(one)
+
+
 class KnowsNothing(Right):
     def offer(self, one):
         return Candidates.unknown(one.nodes)
@@ -167,6 +176,7 @@ class BreaksTiesAlike(Right):
         lambda target: TableDrafter(LAWS, excess=5e-4),
         lambda target: HostileDrafter(VOCAB, ("tied", "certain", "some", "steep")),
         lambda target: HostileDrafter(VOCAB, ("nothing", "alone"), most=1),
+        Distinct,
     ],
     ids=count(),
 )

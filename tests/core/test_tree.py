@@ -1,12 +1,16 @@
 """The draft tree: one drawn by hand, and what holds for every tree."""
 
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from talon_core import tree as trees
 from talon_core.testing import draft_trees
-from talon_core.tree import TokenTree
+from talon_core.tree import TokenTree, chain_of
+from talon_core.tree_arrays import ints
 
 SEVEN = TokenTree(
     tokens=[10, 11, 12, 13, 11, 12, 14],
@@ -297,3 +301,25 @@ def test_what_is_no_tree_is_refused_in_words(arrays, sentence):
 def test_what_cannot_be_kept_is_refused_in_words(nodes, sentence):
     with pytest.raises(ValueError, match=sentence):
         SEVEN.keep(nodes)
+
+
+def test_a_chain_that_two_threads_make_at_a_time_is_right_and_so_are_longer_ones(monkeypatch):
+    lengths = [3001, 3002, 3003]
+    began = []
+
+    def chain(nodes):
+        return chain_of([0] * nodes, np.zeros(nodes - 1))
+
+    def meanwhile(values):
+        if not began:
+            began.append(threading.Thread(target=chain, args=(lengths[0],)))
+            began[0].start()
+            began[0].join(60)
+        return ints(values)
+
+    monkeypatch.setattr(trees, "ints", meanwhile)
+    for nodes in lengths:
+        one = chain(nodes)
+        assert one.parents.tolist() == [*range(-1, nodes - 1)]
+        assert one.depths.tolist() == [*range(nodes)]
+    assert began

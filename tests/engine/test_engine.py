@@ -1,7 +1,12 @@
 """The engine's slots: who waits, who is refused, what is kept, and what fails alone."""
 
+import gc
 import re
+import sys
+import threading
+import weakref
 from collections import deque
+from typing import ClassVar
 
 import attrs
 import numpy as np
@@ -11,10 +16,13 @@ from talon_core import AcceptanceRule, Engine, Growth, PluginError, Request, Tab
 from talon_core.choices import SeededChoices
 from talon_core.costs import MeasuredCosts
 from talon_core.engine.drafting import TOGETHER
-from talon_core.engine.generation import Batch
+from talon_core.engine.generation import Batch, Generation
+from talon_core.engine.sequence import Sequence
 from talon_core.engine.slots import FEWEST_SLOTS, Seat, Slots
+from talon_core.errors import BusyError
 from talon_core.inquiry import Inquirer, Inquiry
 from talon_core.sampling import Sampling
+from talon_core.sessions import RepeatableSession
 from talon_core.testing import TableDrafter
 from talon_strategies import Cached, Chain, Eagle2, Match, Talon
 
@@ -492,6 +500,67 @@ def test_ctrl_c_in_a_step_ends_what_runs_and_the_engine_goes_on():
     assert run(own, later) == [alone(later.request)]
 
 
+class Pressed(TableTarget):
+    """Ctrl-C comes in so many passes, and whenever so many slots are closed; no slot is opened that is open."""
+
+    def __init__(self, passes, closings):
+        super().__init__(TABLE)
+        self.passes, self.closings = passes, closings
+        self.held = set()
+
+    def open(self, slot, room):
+        assert slot not in self.held
+        super().open(slot, room)
+        self.held.add(slot)
+
+    def close(self, slot):
+        if self.closings:
+            self.closings -= 1
+            raise KeyboardInterrupt
+        super().close(slot)
+        self.held.remove(slot)
+
+    def verify(self, trees, greedy=()):
+        if self.passes:
+            self.passes -= 1
+            raise KeyboardInterrupt
+        return super().verify(trees, greedy)
+
+
+@pytest.mark.parametrize("closings", [0, 1, 2, 3])
+def test_ctrl_c_while_slots_are_closed_leaves_no_sequence_and_no_slot_is_taken_before_it_is_closed(closings):
+    target = Pressed(1, closings)
+    own, other = engine(target=target), engine(target=target)
+    stopped = [own.submit(request()) for _ in range(3)]
+    with pytest.raises(KeyboardInterrupt):
+        own.step()
+    assert [one.finished for one in stopped] == [True] * 3
+    assert (len(target.held) == 0) == (closings == 0)
+    beside = other.submit(request())
+    other.step()  # in a slot that nobody has
+    later = [own.submit(request()) for _ in range(3)]
+    while target.closings:
+        with pytest.raises(KeyboardInterrupt):
+            own.step()
+    assert run(own, *later) == [alone(later[0].request)] * 3
+    assert run(other, beside) == [alone(beside.request)]
+    assert [len(one.token_ids) for one in stopped] == [0] * 3
+    for one in (own, other):
+        one.forget()
+    assert not target.held
+
+
+def test_ctrl_c_while_texts_are_given_up_leaves_no_open_slot_to_be_opened_again():
+    target = Pressed(0, 0)
+    own = engine(target=target)
+    run(own, own.submit(request()))
+    target.closings = 1
+    with pytest.raises(KeyboardInterrupt):
+        own.forget()
+    later = own.submit(request(prompt=(3, 3)))
+    assert run(own, later) == [alone(later.request)]
+
+
 def test_bad_input_is_refused_in_words():
     own = engine()
     with pytest.raises(ValueError, match="slots is 0; it must be a whole number and at least 1"):
@@ -522,6 +591,170 @@ def test_bad_input_is_refused_in_words():
             method(None)
     with pytest.raises(ValueError, match="the allocator is 'even'; it must be an object of class Allocator"):
         own.allocator = "even"
+
+
+@pytest.fixture
+def switching():
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+class AskedWhetherCancelled(Sequence):
+    """Lets another thread do something at the moment at which the engine asks whether it was cancelled."""
+
+    @property
+    def cancelled(self):
+        if self.meanwhile is not None:
+            thread, self.meanwhile = threading.Thread(target=self.meanwhile), None
+            self.threads.append(thread)
+            thread.start()
+            thread.join(0.2)  # it may have to wait
+        return False
+
+    @cancelled.setter
+    def cancelled(self, cancelled):
+        pass
+
+
+def test_what_another_thread_hands_in_while_the_engine_looks_at_who_waits_is_not_lost():
+    own = engine(slots=1)
+    running = own.submit(request())
+    own.step()
+    waiting = [own.submit(request()) for _ in range(2)]
+    later, threads = [], []
+    for one in waiting:
+        one.__class__, one.threads = AskedWhetherCancelled, threads
+        one.meanwhile = lambda: later.append(own.submit(request()))
+    while not all(one.finished for one in (running, *waiting, *later)):
+        own.step()
+    for thread in threads:
+        thread.join(60)
+    assert len(later) == 2
+    assert run(own, *later) == [alone(running.request)] * 2
+
+
+@pytest.mark.usefixtures("switching")
+def test_what_several_threads_hand_in_beside_steps_is_neither_lost_nor_in_their_way():
+    own = engine(slots=1)
+    sequences = [own.prepared(request()) for _ in range(600)]
+    failed = []
+
+    def hand_in(some):
+        try:
+            for one in some:
+                own.enter(one)
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=hand_in, args=(sequences[part::3],)) for part in range(3)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        own.step()
+    assert not failed
+    last = [sequences[-1]]
+    for one in sequences[:-1]:
+        if not one.finished:
+            own.cancel(one)  # which would say that it is none of this engine's
+    assert run(own, *last) == [alone(last[0].request)]
+
+
+@pytest.mark.usefixtures("switching")
+def test_threads_that_ask_for_a_pass_at_the_same_moment_lose_nothing():
+    own = engine()
+    texts, failed, busy = {}, [], []
+
+    def decode(thread):
+        try:
+            for number in range(20):
+                one = Generation(own, request(6, prompt=(0, 1, thread)), made=None)
+                while not one.finished:
+                    try:
+                        next(one, None)
+                    except BusyError:
+                        busy.append(thread)
+                texts[thread, number] = one.token_ids
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=decode, args=(thread,)) for thread in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert busy
+    expected = [alone(request(6, prompt=(0, 1, thread))) for thread in range(3)]
+    assert texts == {(thread, number): expected[thread] for thread in range(3) for number in range(20)}
+
+
+class Entered(RepeatableSession):
+    """Notes whether it is entered anew, and lets something happen then."""
+
+    def __init__(self, noted, meanwhile, how="anew"):
+        self.noted, self.meanwhile, self.how = noted, meanwhile, how
+
+    def __enter__(self):
+        self.noted.append(self.how)
+        self.meanwhile()
+
+    def __exit__(self, *_):
+        pass
+
+    def again(self):
+        return Entered(self.noted, self.meanwhile, "again")
+
+
+def test_what_another_thread_hands_in_while_a_session_is_entered_begins_in_the_next_one_which_looks_at_the_model():
+    class Watched(TableTarget):
+        noted: ClassVar[list] = []
+
+        def session(self):
+            return Entered(self.noted, hand_in)
+
+    def hand_in():
+        if target.noted == ["anew", "again"]:
+            thread = threading.Thread(target=lambda: later.append(own.submit(request(prompt=(2, 2)))))
+            thread.start()
+            thread.join(60)
+
+    target, later = Watched(TABLE), []
+    own = engine(None, target)
+    own.submit(request(9))
+    own.step()
+    own.step()
+    assert not later[0].has_begun
+    own.step()
+    assert later[0].has_begun
+    own.step()
+    assert target.noted == ["anew", "again", "anew", "again"]
+
+
+def test_a_sequence_that_is_over_keeps_its_text_and_no_policy_nor_buffer():
+    @attrs.frozen
+    class Begun(Talon):
+        def begin(self, sequence):
+            return attrs.evolve(self)
+
+    own = engine(Begun(budget=3))
+    ways = [own.submit(request(length)) for length in (6, 12, 12, 40)]
+    own.step()
+    held = [weakref.ref(part) for one in ways for part in (one.policy, one.acceptor, one._committed, one._warping)]
+    assert all(part() is not None for part in held)
+    own.cancel(ways[1])
+    run(own, ways[0], ways[2])
+    own.parts.target.verify = None  # which ends the last one
+    own.step()
+    assert [one.finished for one in ways] == [True] * 4
+    assert ways[3].error is not None
+    ways[3].error = None  # its traceback knows who was asked
+    gc.collect()
+    assert [part() for part in held] == [None] * len(held)
+    result = ways[0].result(None, True)
+    assert (result.token_ids, result.finish_reason) == (alone(ways[0].request), "length")
 
 
 def test_what_is_cancelled_while_it_waits_never_begins():
@@ -588,11 +821,13 @@ class Noting(Talon):
     """Notes what it is told, of the text in itself and of the machine where all can see it."""
 
     told: object = None
+    serving: list = attrs.field(eq=False, factory=list)
     rounds: list = attrs.field(init=False, eq=False, factory=list)
 
     def begin(self, sequence):
         sequence.machine.setdefault("begun", []).append(sequence)
-        return attrs.evolve(self, told=sequence)
+        self.serving.append(attrs.evolve(self, told=sequence))
+        return self.serving[-1]
 
     def observe(self, round_):
         self.rounds.append(round_)
@@ -608,15 +843,13 @@ def test_each_sequence_has_a_policy_of_its_own_and_the_machine_is_for_all():
     third = own.submit(request(2))
     run(own, third)
     assert policy.rounds == []
-    told = [one.policy.told for one in (first, second, third)]
+    told = [one.told for one in policy.serving]
     assert [(one.prompt_length, one.max_new_tokens, one.temperature, one.greedy) for one in told] == [
         (3, 3, 0.0, True),
         (1, 5, 0.7, False),
         (3, 2, 0.0, True),
     ]
-    assert [len(one.policy.rounds) for one in (first, second, third)] == [
-        len(one.rounds) for one in (first, second, third)
-    ]
+    assert [len(one.rounds) for one in policy.serving] == [len(one.rounds) for one in (first, second, third)]
     machine = told[0].machine
     assert (machine["begun"], machine["rounds"]) == (told, sum(len(one.rounds) for one in (first, second, third)))
     assert told[0].costs.verify(nodes=3, context=3) is not None

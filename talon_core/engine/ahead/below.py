@@ -1,12 +1,12 @@
 """What is drafted below one outcome: a tree of its own within the tree that the drafter sees."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from talon_core.candidates import Candidates
+from talon_core.candidates import Law
 from talon_core.choices import Choices
-from talon_core.engine.ahead.prepared import Path, Row
+from talon_core.engine.ahead.prepared import Path, Row, candidates_of
 from talon_core.engine.growing import DraftLimits, Growing
 from talon_core.policy import TreePolicy
 from talon_core.tree import IntArray
@@ -56,14 +56,12 @@ class Below:
         self._width = self._growing.width()
         return [self.nodes[node] for node in self._growing.frontier.tolist()], self._width
 
-    def grow(self, candidates: Candidates, first: int, wanted: int, laws: bool) -> tuple[IntArray, list[int]]:
+    def grow(self, rows: Sequence[Row], law: Law) -> tuple[IntArray, list[int]]:
         """Keep what the drafter has answered, and grow by it.
 
         Args:
-            candidates: checked; the rows of this frontier stand together among them.
-            first: the first of these rows.
-            wanted: how many candidates were asked for.
-            laws: keep whole laws, too.
+            rows: at the nodes of the frontier, in their order.
+            law: the handle of their whole laws.
 
         Returns:
             The tokens that have joined, shape `(new,)`, int64, and their parents as the drafter counts them. `joined`
@@ -73,22 +71,17 @@ class Below:
             PluginError: if the policy fails, or breaks its contract.
         """
         own, old = self._growing, len(self._growing.tree)
-        places = range(first, first + len(own.frontier))
-        kept = [Row.of(candidates, place, wanted, laws) for place in places]
-        for node, row in zip(own.frontier.tolist(), kept, strict=True):
+        for node, row in zip(own.frontier.tolist(), rows, strict=True):
             self.rows[self._paths[node]] = row
-        width = min(self._width, candidates.width)
-        tokens, logp = candidates.tokens[first : places.stop, :width], candidates.logp[first : places.stop, :width]
-        along = own.tree.path_logp[own.frontier][:, None] + logp
-        own.grow(Candidates(own.frontier, tokens, logp, along, lambda row: candidates.law(first + row)), self._choices)
+        own.grow(candidates_of(own.frontier, own.tree.path_logp[own.frontier], rows, self._width, law), self._choices)
         parents = own.tree.parents[old:].tolist()
         new = own.tree.tokens[old:]
         self._paths += [(*self._paths[parent], token) for parent, token in zip(parents, new.tolist(), strict=True)]
         return new, [self.nodes[parent] for parent in parents]
 
-    def joined(self, first: int) -> None:
-        """The nodes that have joined are `first` and those after it, as the drafter counts them."""
-        self.nodes += range(first, first + len(self._growing.tree) - len(self.nodes))
+    def joined(self, nodes: Iterable[int]) -> None:
+        """The nodes that have joined, in their order, as the drafter counts them."""
+        self.nodes += nodes
 
     def end(self) -> None:
         """Nothing more is asked for it."""

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
 
 import attrs
 import numpy as np
@@ -97,14 +98,30 @@ class AheadDrafter(Preparer):
 
     def _wake(self) -> None:
         with uninterrupted(), ExitStack() as entered:
+            self._worker.hurry(False)
             self._worker.wake()
             entered.callback(self._worker.rest)
             entered.enter_context(self._instant.session())
             self._inside = entered.pop_all()
 
-    def _rest(self) -> None:
-        with uninterrupted(), self._inside.pop_all():
+    def _rest(self, hurried: bool) -> None:
+        """A session is left. Ctrl-C does not break that off; once it has come, nobody waits long.
+
+        Args:
+            hurried: whether it has come before.
+        """
+        with uninterrupted(partial(self._worker.hurry, True)), self._inside.pop_all():
+            if hurried:
+                self._worker.hurry(True)
             self._stop()
+
+    @contextmanager
+    def hurried(self) -> Iterator[None]:
+        self._worker.hurry(True)
+        try:
+            yield
+        finally:
+            self._worker.hurry(False)
 
     def hit(self, slot: int) -> bool | None:
         text = self._texts[slot]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import attrs
 import numpy as np
 
-from talon_core.candidates import Candidates
+from talon_core.candidates import Candidates, Law, NoLaws
 from talon_core.tree import FloatArray, IntArray
 
 Path = tuple[int, ...]
@@ -98,14 +98,17 @@ class Prepared:
     below: Mapping[tuple[int, int], Continuation]
 
 
-def candidates_of(frontier: IntArray, path_logp: FloatArray, rows: Sequence[Row], width: int) -> Candidates:
-    """Rows as the candidates of some nodes, without laws.
+def candidates_of(
+    frontier: IntArray, path_logp: FloatArray, rows: Sequence[Row], width: int, law: Law | None = None
+) -> Candidates:
+    """Rows as the candidates of some nodes.
 
     Args:
         frontier: the nodes, shape `(frontier,)`, int64.
         path_logp: natural log-probabilities of the paths to them, same shape, float64.
         rows: one for each.
         width: most candidates a node.
+        law: the handle of their whole laws; None where there are none.
     """
     columns = max(1, min(width, max(len(row.tokens) for row in rows)))
     tokens = np.full((len(rows), columns), -1, dtype=np.int64)
@@ -113,4 +116,4 @@ def candidates_of(frontier: IntArray, path_logp: FloatArray, rows: Sequence[Row]
     for place, row in enumerate(rows):
         count = min(columns, len(row.tokens))
         tokens[place, :count], logp[place, :count] = row.tokens[:count], row.logp[:count]
-    return Candidates(frontier, tokens, logp, path_logp[:, None] + logp)
+    return Candidates(frontier, tokens, logp, path_logp[:, None] + logp, law if law is not None else NoLaws())

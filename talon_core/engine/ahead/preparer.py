@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import attrs
@@ -74,6 +75,10 @@ class Preparer(Drafter):
     def spans(self, slot: int) -> Sequence[Span]:
         """What was prepared, and waited for, since this was asked the last time."""
 
+    def hurried(self) -> AbstractContextManager[None]:
+        """While entered, the user waits for the end: what is prepared, or asked, is waited for a moment, or is lost."""
+        return nullcontext()
+
 
 class Preparations:
     """What is prepared while the target verifies: here nothing, for a drafter that waits until it is asked again."""
@@ -105,6 +110,10 @@ class Preparations:
     def spans(self, slot: int) -> Sequence[Span]:
         """As `Preparer.spans`."""
         return ()
+
+    def hurried(self) -> AbstractContextManager[None]:
+        """As `Preparer.hurried`."""
+        return nullcontext()
 
 
 NOTHING_PREPARED = Preparations()
@@ -153,3 +162,6 @@ class DrafterPreparations(Preparations):
 
     def spans(self, slot: int) -> Sequence[Span]:
         return self._drafter.spans(slot)
+
+    def hurried(self) -> AbstractContextManager[None]:
+        return self._drafter.hurried()

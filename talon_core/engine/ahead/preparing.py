@@ -22,7 +22,7 @@ from talon_core.errors import PluginError, naming
 from talon_core.policy import TreePolicy
 from talon_core.rounds import Span
 from talon_core.schedule import Outlook, Schedule
-from talon_core.tree import IntArray, TokenTree, with_nodes
+from talon_core.tree import FloatArray, IntArray, TokenTree, with_nodes
 
 
 @attrs.frozen(eq=False)
@@ -167,8 +167,9 @@ class _Ahead:
         self._places = job.drafted.nodes_of(job.verified)
         self._wanted: list[int] | None = None  # nodes to ask at before outcomes are chosen
         self._below: dict[tuple[int, int], Below] | None = None
+        self._dropped: dict[tuple[int, int], int] = {}  # drafted nodes that are not verified, by parent and token
         self._frontier: Frontier | None = None
-        self._parts: list[tuple[Below, int]] = []  # of the frontier: whose, and its first row
+        self._parts: list[tuple[Below, list[int]]] = []  # who grows by the next answer, and its frontier
         self.failed: Exception | None = None  # what an outcome was given up for
 
     def frontier(self, schedule: Schedule, now: Callable[[], float]) -> Frontier | None:
@@ -189,15 +190,27 @@ class _Ahead:
         width, self._parts = self.job.width, []
         for one in self._below.values():
             try:
-                own, wanted = one.frontier()
+                own, wanted = self._unknown(one)
             except PluginError as error:  # what this policy would want for this outcome is not prepared
                 self._end(one, error)
                 continue
             if own and wanted:
-                self._parts.append((one, len(nodes)))
-                nodes += own
+                self._parts.append((one, own))
+                nodes += [node for node in own if node not in self._asked]
                 width = max(width, wanted)
         return self._asking(nodes, width) if nodes else None
+
+    def _unknown(self, below: Below) -> tuple[list[int], int]:
+        """As `Below.frontier`, of the first one that has a node at which the drafter was not asked.
+
+        Raises:
+            PluginError: if the policy fails.
+        """
+        own, wanted = below.frontier()
+        while own and wanted and self._asked.issuperset(own):
+            self._grow(below, own, None, {})
+            own, wanted = below.frontier()
+        return own, wanted
 
     def _end(self, below: Below, error: Exception) -> None:
         below.end()
@@ -235,21 +248,57 @@ class _Ahead:
                 self._known[node] = Row.of(candidates, place, frontier.width)
             self._wanted = [node for node in self._wanted if node not in self._asked]
             return
-        for below, first in self._parts:
+        answered = {node: place for place, node in enumerate(nodes)}
+        for below, own in self._parts:
             try:
-                tokens, parents = below.grow(candidates, first, frontier.width, self.job.laws)
+                self._grow(below, own, candidates, answered)
             except PluginError as error:
                 self._end(below, error)
-                continue
-            start = self._extended(tokens, parents)
-            below.joined(start)
 
-    def _extended(self, tokens: IntArray, parents: list[int]) -> int:
-        """Put nodes into the tree that the drafter sees; returns the first of them."""
-        start, above = len(self._tree), np.array(parents, dtype=np.int64)
-        scores = self._tree.path_logp[above]  # nobody looks at them: the order of outcomes is the schedule's
-        self._tree = with_nodes(self._tree, tokens, above, scores, self._tree.drawn, layer=True)
-        return start
+    def _grow(
+        self, below: Below, nodes: Sequence[int], candidates: Candidates | None, answered: Mapping[int, int]
+    ) -> None:
+        """Let what is below an outcome grow by what the drafter has answered.
+
+        Args:
+            below: it.
+            nodes: its frontier, as the drafter counts it.
+            candidates: the drafter's answer, if it was asked now.
+            answered: the nodes that this is about, and their rows in it; about the others it was asked in drafting.
+
+        Raises:
+            PluginError: if the policy fails, or breaks its contract.
+        """
+        rows = []
+        for node in nodes:
+            if candidates is None or node not in answered:
+                rows.append(self._known[node])
+            else:
+                assert self._frontier is not None
+                rows.append(Row.of(candidates, answered[node], self._frontier.width, self.job.laws))
+
+        def law(row: int) -> FloatArray:
+            if candidates is None or nodes[row] not in answered:  # the law was not kept, and this is a guess anyway
+                return rows[row].offered_law(self.job.limits.vocab_size)
+            return candidates.law(answered[nodes[row]])
+
+        tokens, parents = below.grow(rows, law)
+        below.joined(self._extended(tokens, parents))
+
+    def _extended(self, tokens: IntArray, parents: Sequence[int]) -> list[int]:
+        """Put nodes into the tree that the drafter sees, but for those that it has drafted and nobody verifies.
+
+        Returns:
+            What they are there, in their order.
+        """
+        found = [self._dropped.get(pair) for pair in zip(parents, tokens.tolist(), strict=True)]
+        new = [place for place, node in enumerate(found) if node is None]
+        numbers = iter(range(len(self._tree), len(self._tree) + len(new)))
+        if new:
+            above = np.array([parents[place] for place in new], dtype=np.int64)
+            scores = self._tree.path_logp[above]  # nobody looks at them: the order of outcomes is the schedule's
+            self._tree = with_nodes(self._tree, tokens[new], above, scores, self._tree.drawn, layer=True)
+        return [next(numbers) if node is None else node for node in found]
 
     def _chosen(self, schedule: Schedule, now: Callable[[], float]) -> dict[tuple[int, int], Below]:
         """The roots of what is prepared: one for each outcome."""
@@ -271,11 +320,14 @@ class _Ahead:
                 found.setdefault((place, token), depth)
         if not found:
             return {}
+        verified = {*self._places}
+        drafted = zip(job.drafted.parents.tolist(), job.drafted.tokens.tolist(), strict=True)
+        self._dropped = {pair: node for node, pair in enumerate(drafted) if node not in verified}
         tokens = np.array([token for _, token in found], dtype=np.int64)
-        start = self._extended(tokens, [place for place, _ in found])
+        nodes = self._extended(tokens, [place for place, _ in found])
         shared = is_memoryless(job.policy)
         below = {}
-        for at, ((place, token), depth) in enumerate(found.items(), start=start):
+        for at, ((place, token), depth) in zip(nodes, found.items(), strict=True):
             limits = attrs.evolve(job.limits, max_depth=self._deepest - depth)
             policy = job.policy if shared else apart(job.policy, job.costs)
             try:

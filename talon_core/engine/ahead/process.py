@@ -21,7 +21,7 @@ from talon_core.basics.waiting import uninterrupted
 from talon_core.candidates import Candidates
 from talon_core.drafter import Committed, Drafter, Frontier, Part, Proposed
 from talon_core.engine.ahead.host import About
-from talon_core.engine.ahead.patience import Patience
+from talon_core.engine.ahead.patience import HURRIED_WORDS, Patience
 from talon_core.engine.ahead.prepared import Row
 from talon_core.engine.ahead.preparing import Job
 from talon_core.engine.ahead.shelf import Placed, Shelf
@@ -93,8 +93,12 @@ class _Process:
         except OSError as error:
             raise self._lost(_how(error)) from error
 
-    def answer(self, seconds: float) -> Any:
+    def answer(self, patience: Patience, seconds: float) -> Any:
         """What it answers; whatever was placed for it has been taken then.
+
+        Args:
+            patience: of who waits.
+            seconds: that it may take.
 
         Raises:
             LostError: if it has ended, does not answer in time or nothing that can be read, or the drafter has failed
@@ -102,7 +106,7 @@ class _Process:
             RuntimeError: if the drafter cannot be opened there; likewise ValueError and MemoryError.
         """
         try:
-            came = self.connection.poll(seconds)
+            came = patience.has_come(self.connection.poll, seconds)
             message: Any = pickle.loads(self.connection.recv_bytes()) if came else ("silent", None)
             how, answer = message
         except (OSError, EOFError) as error:
@@ -110,6 +114,9 @@ class _Process:
         except Exception as error:  # bytes of somebody else's may raise anything
             raise self._lost(f"has answered what cannot be read: {one_line(error)}") from error
         self.shelf.clear()
+        if how == "silent" and patience.is_hurried:
+            self.popen.kill()  # it would end by itself no sooner than it answers
+            raise self._lost(f"has not answered {HURRIED_WORDS}")
         if how == "silent":
             raise self._lost(f"has not answered in {rounded(seconds)} s")
         if how == "failed":
@@ -193,7 +200,7 @@ class ProcessWorker(Worker):
         self._unsent: dict[int, Exception] = {}  # what could not be sent, by slot
         try:
             self._process = _Process(command, self._opening)
-            about: About = self._process.answer(self._patience.first)
+            about: About = self._process.answer(self._patience, self._patience.first)
             remote = _Listening if about.listens else _Remote
             self.drafter = self._remote = remote(self, about, named, vocab_size)
         except BaseException:
@@ -219,7 +226,7 @@ class ProcessWorker(Worker):
         try:
             if not self._starting.connection.poll(0):
                 return True
-            self._starting.answer(self._patience.least)
+            self._starting.answer(self._patience, self._patience.least)
         except (LostError, RuntimeError, ValueError, MemoryError, OSError):
             self._starting.end()
             self._starting = None  # and again at the next sequence
@@ -280,7 +287,7 @@ class ProcessWorker(Worker):
         started = perf_counter()
         with self.trying(what):
             self._process.tell(committed, what, *given)
-            answer = self._process.answer(self._patience.seconds(kind))
+            answer = self._process.answer(self._patience, self._patience.seconds(kind))
         self._patience.saw(kind, [perf_counter() - started])
         return answer
 
@@ -333,13 +340,16 @@ class ProcessWorker(Worker):
                 if not self._stopping or self._process is None:
                     raise LostError(self.why or "its process has ended")
                 self._process.shelf.ended = self._preparings
-                found: Stopped = self._process.answer(self._patience.seconds("prepare"))
+                found: Stopped = self._process.answer(self._patience, self._patience.seconds("prepare"))
                 self._patience.saw("prepare", [span.seconds for span in found.spans])
         except LostError as error:
             return Stopped(failure=error)
         self._stopping = False
         spans = _between(self._told_at, (perf_counter(), self.now()), found.spans)
         return attrs.evolve(found, spans=[*spans, Span("wait", started, self.now())])
+
+    def hurry(self, hurried: bool) -> None:
+        self._patience.hurry(hurried)
 
     def wake(self) -> None:
         self._loans.enter_context(self._lends())

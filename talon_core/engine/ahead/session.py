@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 
+from talon_core.basics.waiting import HURRIED
 from talon_core.sessions import RepeatableSession
 
 
@@ -13,7 +14,7 @@ class AheadSession(RepeatableSession):
     Args:
         make: gives the real drafter's session.
         wake: is called when it is entered.
-        rest: ends what is prepared, when it is left.
+        rest: ends what is prepared, when it is left, and is told whether the user has asked for the end.
         known: a session of the real drafter that was entered before, where this is to be the same one again.
     """
 
@@ -21,7 +22,7 @@ class AheadSession(RepeatableSession):
         self,
         make: Callable[[], AbstractContextManager[object]],
         wake: Callable[[], None],
-        rest: Callable[[], None],
+        rest: Callable[[bool], None],
         known: AbstractContextManager[object] | None = None,
     ) -> None:
         self._make, self._wake, self._rest, self._known = make, wake, rest, known
@@ -44,7 +45,7 @@ class AheadSession(RepeatableSession):
     ) -> bool | None:
         assert self._inside is not None
         try:
-            self._rest()
+            self._rest(kind is not None and issubclass(kind, HURRIED))
         finally:
             suppressed = self._inside.__exit__(kind, error, traceback)
         return suppressed

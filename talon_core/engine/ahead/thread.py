@@ -12,7 +12,7 @@ from typing import Any
 from talon_core.basics.numerals import rounded
 from talon_core.basics.waiting import uninterrupted
 from talon_core.drafter import Drafter
-from talon_core.engine.ahead.patience import Patience
+from talon_core.engine.ahead.patience import HURRIED_WORDS, Patience
 from talon_core.engine.ahead.preparing import Job, Preparing
 from talon_core.engine.ahead.worker import Stopped, Worker
 from talon_core.rounds import Span
@@ -118,12 +118,13 @@ class ThreadWorker(Worker):
         task.stopping.set()
         started = self.now()
         patience = self._patience.seconds("prepare")
-        if not task.done.wait(patience):
+        if not self._patience.has_come(task.done.wait, patience):
             with uninterrupted():
                 self._task = None
                 self._stuck, self._thread = task, None  # a new one is made where it is wanted
                 self.losses += 1
-                self.why = f"a call has not come back in {rounded(patience)} s"
+                in_time = f"in {rounded(patience)} s" if not self._patience.is_hurried else HURRIED_WORDS
+                self.why = f"a call has not come back {in_time}"
                 self._tasks.put(None)
             return Stopped(failure=TimeoutError(self.why))
         self._task = None
@@ -138,6 +139,9 @@ class ThreadWorker(Worker):
             return Stopped(failure=task.failure, spans=spans)
         preparing = task.preparing
         return Stopped(preparing.prepared(), None, preparing.faults, spans, preparing.passes)
+
+    def hurry(self, hurried: bool) -> None:
+        self._patience.hurry(hurried)
 
     def rest(self) -> None:
         if self._task is not None:  # its end was asked for, and that was interrupted

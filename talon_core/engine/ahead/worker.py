@@ -67,6 +67,10 @@ class Worker(ABC):
         same time, so that asking for these takes nothing then. By default it is asked layer by layer."""
         return False
 
+    def hurry(self, hurried: bool) -> None:  # noqa: B027 - most are never waited for
+        """The user has asked for the end: `stop` waits for a moment at most until this is said to be over, and so does
+        whatever the drafter is asked in another process. What does not come is lost, as where it takes too long."""
+
     def wake(self) -> None:  # noqa: B027 - most hold nothing
         """A session is entered, by the thread that decodes: what the worker takes from that thread's passes is taken
         now, and given back by `rest`, which the same thread calls."""

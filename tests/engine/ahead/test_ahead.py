@@ -15,6 +15,7 @@ from talon_core import Engine, Frontier, PluginError, Request, TableTarget, Toke
 from talon_core.costs import MeasuredCosts
 from talon_core.engine.ahead.drafter import NOTHING, AheadDrafter
 from talon_core.engine.ahead.worker import InLine
+from talon_core.engine.allocation import SharedBudget
 from talon_core.plugins.specs import spelled
 from talon_core.sampling import temperature_sampling
 from talon_core.schedule import Outcome, Schedule
@@ -26,6 +27,7 @@ from talon_strategies import (
     Branch,
     Cached,
     Chain,
+    DySpec,
     Eagle2,
     Match,
     Pearl,
@@ -170,6 +172,57 @@ def test_whenever_preparing_ends_trees_are_those_of_drafting_in_turn(script, sch
     }
     for plain, ahead in zip(*made.values(), strict=True):
         assert [shape(one) for one in ahead.rounds] == [shape(one) for one in plain.rounds]
+
+
+class Distinct(WholeTexts):
+    """Notes the frontiers whose tree has two children of a node that hold the same token."""
+
+    def __init__(self, *given, **how):
+        super().__init__(*given, **how)
+        self.alike = []
+
+    def propose(self, frontiers):
+        for one in frontiers:
+            children = [*zip(one.tree.parents.tolist(), one.tree.tokens.tolist(), strict=True)]
+            if len({*children}) < len(children):
+                self.alike.append(children)
+        return super().propose(frontiers)
+
+
+def dropped(round_):
+    """The drafted node that has come out of a round without having been verified; None where there is none."""
+    if round_.drafted is None:
+        return None
+    node = int(round_.drafted.follow(round_.tokens[:-1])[-1])
+    return round_.drafted.child(node, int(round_.tokens[-1]))
+
+
+@pytest.mark.parametrize("takes_paths", [False, True])
+@pytest.mark.parametrize(
+    ("policy", "rule", "how"),
+    [
+        (Eagle2(budget=3, depth=2, top_k=3), Match(), {}),
+        (Erratic(1), Match(), {}),
+        (Talon(budget=8, top_k=3), Match(), {"allocator": SharedBudget(5)}),
+        (DySpec(budget=6), Match(), {}),
+    ],
+)
+def test_what_was_drafted_and_not_verified_is_prepared_below_where_it_stands(policy, rule, how, takes_paths):
+    """Siblings hold different tokens, and no node is drafted from twice: the drafter would refuse."""
+    given = [request(40, seed=seed, prompt=prompt) for seed, prompt in enumerate([(1, 2, 3), (0,)])]
+    drafter = Distinct(laws(), takes_paths=takes_paths)
+    ahead = decoded(EVERYTHING, policy, rule, drafter, requests=given, **how)
+    assert not drafter.alike
+    plain = decoded(None, policy, rule, requests=[attrs.evolve(one) for one in given], **how)
+    found = 0
+    for own, other in zip(ahead, plain, strict=True):
+        assert [shape(one) for one in own.rounds] == [shape(one) for one in other.rounds]
+        for before, one in zip(own.rounds[:-1], own.rounds[1:-1], strict=False):
+            if dropped(before) is not None:
+                assert one.hit
+                assert one.draft_passes == 0 or policy.children != "deterministic"  # what is drawn was not foreseen
+                found += 1
+    assert found
 
 
 def test_pearl_verifies_the_root_alone_after_a_miss():

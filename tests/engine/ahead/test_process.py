@@ -42,6 +42,7 @@ from talon_strategies import Block, Cached, Chain, Match, Pearl, SampledChain, T
 from talon_tests.broken_off import WAYS, break_off, ctrl_c_after, left
 from talon_tests.forked_python import Forked
 from talon_tests.strict_texts import StrictNgram
+from talon_tests.tiny_gguf import write_gguf
 from talon_tests.tiny_models import of_words
 
 VOCAB = 4
@@ -882,6 +883,49 @@ def test_a_stream_that_is_closed_and_ctrl_c_leave_a_decoder_that_goes_on(beside,
     assert any(one.hit for one in again.rounds)
 
 
+@pytest.fixture
+def hanging(beside):
+    """The decoder's process stands still from when it is to prepare, and has more time to answer than tests have."""
+    patient(beside)
+    own, kept, prepare, wait = worker(beside), worker(beside)._patience, worker(beside).prepare, beside.target.wait
+    running = own.number
+
+    def standing_still(*given):
+        os.kill(running, signal.SIGSTOP)
+        prepare(*given)
+
+    own._patience, own.prepare, beside.target.wait = Patience(first=40.0), standing_still, lambda: None
+    started = time.monotonic()
+    yield running
+    own._patience, own.prepare, beside.target.wait = kept, prepare, wait
+    assert time.monotonic() - started < 20.0
+    assert not alive(running)
+
+
+def test_ctrl_c_does_not_wait_for_a_process_that_hangs_in_its_first_preparing(beside, hanging, monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(beside.target, "verify", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        generation(beside, request())
+    assert not alive(hanging)
+
+
+def test_ctrl_c_while_a_session_is_left_ends_a_process_that_hangs(beside, hanging):
+    """The text is over with its first round: what was prepared meanwhile is waited for at the end."""
+    with ctrl_c_after(0.5):
+        generation(beside, request(1))
+    assert not alive(hanging)
+
+
+def test_after_ctrl_c_another_process_drafts(beside, plain):
+    patient(beside)
+    again = generation(beside, request())
+    assert again.token_ids == plain[0.0]
+    assert any(one.hit for one in again.rounds)
+
+
 LEFT_ALONE = """
 import sys, time
 sys.path[:0] = {path!r}
@@ -1034,6 +1078,21 @@ def test_a_model_drafts_in_a_process_and_is_opened_again_where_that_is_gone(fold
     assert any(one.hit for one in result.rounds)
     worker(made).close()
     assert "Loading weights" not in capfd.readouterr().err  # of the one that was opened again
+
+
+def test_a_file_that_was_named_is_read_in_the_process_too(tmp_path):
+    two_cores()
+    for name in ("one.gguf", "other.gguf"):
+        write_gguf(tmp_path / name, "Q8_0", layers=2)
+    given = {"gguf_file": "one.gguf"}
+    parts = {"drafter": "draft-model:skip=1", "policy": "chain:length=2", "schedule": "cached:budget=12"}
+    plain = talon_core.load(tmp_path, policy=None, **given)
+    made = talon_core.load(tmp_path, **parts, **given, draft_on="cpu:1")
+    patient(made)
+    results = [one.generate([5, 6, 7], max_new_tokens=12) for one in (plain, made)]
+    assert results[0].token_ids == results[1].token_ids
+    assert any(len(one.tree) > 1 for one in results[1].rounds)
+    worker(made).close()
 
 
 def waiting(verify, worker):

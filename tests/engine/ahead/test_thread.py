@@ -5,6 +5,7 @@ import threading
 import time
 from random import Random
 
+import attrs
 import numpy as np
 import pytest
 import torch
@@ -15,7 +16,7 @@ from talon_core.engine.ahead.patience import Patience
 from talon_core.engine.ahead.thread import ThreadWorker
 from talon_core.sampling import temperature_sampling
 from talon_strategies import Branch, Cached, Chain, Match, Pearl, Talon
-from talon_tests.broken_off import WAYS, break_off, left
+from talon_tests.broken_off import WAYS, break_off, ctrl_c_after, left
 from talon_tests.streams import Race, Stream, StreamDevice
 from talon_tests.whole_texts import WholeTexts
 
@@ -285,6 +286,50 @@ def test_ctrl_c_in_the_target_leaves_nothing_running():
     assert again.token_ids == plain.token_ids
 
 
+class Hangs(Sleepy):
+    """Does not come back from what it is asked beside the target, until it may."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside, self.back = threading.Event(), threading.Event()
+
+    def propose(self, frontiers):
+        if threading.current_thread() is not threading.main_thread():
+            self.inside.set()
+            self.back.wait(60)
+        return super().propose(frontiers)
+
+
+@pytest.mark.parametrize("when", ["in a pass", "while the session is left"])
+def test_ctrl_c_does_not_wait_for_a_call_that_hangs_in_the_first_preparing(when):
+    drafter = Hangs()
+
+    class Interrupted(Slow):
+        def verify(self, *args):
+            assert drafter.inside.wait(60)
+            if when == "in a pass" and not drafter.back.is_set():
+                raise KeyboardInterrupt
+            return super().verify(*args)
+
+    (plain,) = finished(engine(None), request(20))
+    (one,) = finished(engine(None), request(20, prompt=(1, 2)))
+    ends = frozenset(one.token_ids[:1])  # in the first round: what is prepared is waited for when the session is left
+    watched = Watched(Patience(first=40.0))
+    made = engine(Cached(budget=100), Interrupted(), drafter, worker=watched)
+    started = time.monotonic()
+    sequence = made.submit(attrs.evolve(request(20, prompt=(1, 2)), eos=ends))
+    with ctrl_c_after(0.5):
+        made.step()
+    assert time.monotonic() - started < 20.0
+    assert sequence.finished
+    assert watched.worker.lost
+    drafter.back.set()
+    assert watched.worker._stuck.done.wait(60)
+    (again,) = finished(made, request(20))
+    assert again.token_ids == plain.token_ids
+    assert any(one.hit is not None for one in again.rounds)
+
+
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_at_the_start_of_the_thread_leaves_a_decoder_that_goes_on(monkeypatch):
     class Interrupted(threading.Thread):
@@ -364,6 +409,24 @@ def test_patience_grows_with_what_calls_of_a_kind_take():
     assert patience.seconds("read") == 9.0
     patience.saw("propose", [2.0, 1.0])
     assert patience.seconds("propose") == 6.0
+
+
+def test_patience_ends_a_moment_after_the_user_has_asked_for_the_end():
+    patience, waits = Patience(hurried=0.01), []
+
+    def wait(seconds):
+        waits.append(seconds)
+        if len(waits) == 3:
+            patience.hurry(True)  # as Ctrl-C does, within the wait
+        time.sleep(0.02)
+        return False
+
+    assert not patience.has_come(wait, 60.0)
+    assert patience.is_hurried
+    assert len(waits) == 3
+    patience.hurry(False)
+    assert patience.has_come(lambda seconds: True, 0.0)
+    assert not patience.has_come(lambda seconds: False, 0.0)
 
 
 @pytest.fixture
