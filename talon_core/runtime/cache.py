@@ -301,8 +301,8 @@ class TreeCache(KeyValueCache):
         slots = len(self.lengths)
         if asked <= self._capacity and slots <= self._slots:
             return
+        self.reallocations += 1  # first: memory may be too short for some buffers, or somebody interrupt this
         if not self._keeps:
-            self.reallocations += 1  # first, as below
             self._capacity = 0
             used_here(*self.buffers())
             self._keys.clear()
@@ -312,7 +312,6 @@ class TreeCache(KeyValueCache):
         counts = [length + staged for length, staged in zip(self.lengths, self.staged, strict=True)]
         rows = max(asked, *counts)  # not as many as a longer text has had that is over: each slot would have them
         kept = [(slot, count) for slot, count in enumerate(counts) if count]
-        self.reallocations += 1  # first: memory may be too short for the buffers behind some
         for buffers in (self._keys, self._values):
             for layer, old in buffers.items():
                 new = old.new_empty((slots, old.shape[1], rows, old.shape[3]))
