@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
 import filelock
@@ -117,17 +117,11 @@ class ModelStore:
             return f"its {MANIFEST} is not readable"
         if made_from != (RECIPE, model.gguf_sha256):
             return "another version of TALON prepared it"
-        for name, (size, sha256) in files.items():
-            path = place / name
-            try:
-                found = path.stat().st_size
-                if found != size:
-                    return f"{name} has {found} bytes where {size} are right"
-                if verify and download.sha256_of(path) != sha256:
-                    return f"the contents of {name} changed"
-            except OSError as error:
-                return f"{name} is not readable ({error.strerror})"
-        return None
+        faults = (
+            _fault_of_file(place / name, *noted, verify=verify, called=name, contents=f"the contents of {name}")
+            for name, noted in files.items()
+        )
+        return next((fault for fault in faults if fault is not None), None)
 
     @contextlib.contextmanager
     def _locked(self, model: EmbeddedModel, show: bool) -> Iterator[None]:
@@ -210,10 +204,7 @@ def _partial(model: EmbeddedModel) -> str:
 def _write_manifest(model: EmbeddedModel, folder: Path) -> None:
     """List every file of a finished folder with size and sha256, and have all of it on the disk before it counts."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    entries = {
-        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": download.sha256_of(path)}
-        for path in files
-    }
+    entries = {path.relative_to(folder).as_posix(): _noted(path) for path in files}
     content = {
         "name": model.name,
         "recipe": RECIPE,
@@ -241,7 +232,7 @@ def write_note(weights: Path, note: Path) -> None:
     """
     with weights.open("rb+") as file:
         os.fsync(file.fileno())
-    content = {"file": weights.name, "size": weights.stat().st_size, "sha256": download.sha256_of(weights)}
+    content = {"file": weights.name, **_noted(weights)}
     note.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
@@ -267,14 +258,33 @@ def _fault_by_note(weights: Path, *, verify: bool) -> str | None:
         return "there is no note of their sha256, as an earlier version of TALON made them" if verify else None
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return f"{PLAIN_NOTE} is not readable"
+    return _fault_of_file(weights, size, sha256, verify=verify, called="the file", contents="the contents")
+
+
+def _noted(path: Path) -> dict[str, Any]:
+    """What is noted of a file."""
+    return {"size": path.stat().st_size, "sha256": download.sha256_of(path)}
+
+
+def _fault_of_file(path: Path, size: int, sha256: str, *, verify: bool, called: str, contents: str) -> str | None:
+    """What is wrong with a file by what was noted of it; None for nothing.
+
+    Args:
+        path: of the file.
+        size: as it was noted.
+        sha256: likewise.
+        verify: whether to compare that, too.
+        called: the file in a sentence.
+        contents: likewise what is in it.
+    """
     try:
-        found = weights.stat().st_size
+        found = path.stat().st_size
         if found != size:
-            return f"the file has {found} bytes where {size} are right"
-        if verify and download.sha256_of(weights) != sha256:
-            return "the contents changed"
+            return f"{called} has {found} bytes where {size} are right"
+        if verify and download.sha256_of(path) != sha256:
+            return f"{contents} changed"
     except OSError as error:
-        return f"the file is not readable ({error.strerror})"
+        return f"{called} is not readable ({error.strerror})"
     return None
 
 
