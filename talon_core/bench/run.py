@@ -32,6 +32,7 @@ from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.decoding.source import Source
 from talon_core.defaults import AUTO
+from talon_core.engine.bounds import Bounds
 from talon_core.errors import PluginError
 from talon_core.plugins.parts import Resolved, choose_drafter
 from talon_core.rule import Lossless
@@ -90,7 +91,8 @@ class Bench:
 
     def _decoder(self, resolved: Resolved) -> Decoder:
         source = Source(self.plan.model, {"trust_remote_code": self._trusted})
-        return decoder_for_model(self.model, self.tokenizer, resolved, source=source)
+        each_time = Bounds(keep=False)  # prompts begin alike and come again, and peers read them each time
+        return decoder_for_model(self.model, self.tokenizer, resolved, source=source, bounds=each_time)
 
     def _engine(self, method: Method) -> Engine:
         if method.peer is not None:
