@@ -176,7 +176,6 @@ class Measuring:
         self._passes: dict[int, list[tuple[int, int, int, float]]] = defaultdict(list)  # by context at the beginning
         self._tells: list[tuple[int, int, float]] = []  # tokens, width and seconds of a `tell` and the layer after it
         self._left: list[tuple[int, int, float]] = []  # of a round with a draft: layers, tokens, and what is left
-        self._chains: list[tuple[int, int, float]] = []  # layers, context, and seconds of a round that was run ahead
 
     def run(self, name: str, report: Callable[[int, int], None] = lambda done, all_: None) -> Profile:
         """Measure.
@@ -209,9 +208,6 @@ class Measuring:
         noted.times["draft"] = {size: [took + each for took in times] for size, times in noted.times["draft"].items()}
         for layers, tokens, seconds in self._left:
             noted.add("commit", (tokens,), seconds - layers * each)
-        verify = noted.table("verify").at
-        for layers, context, seconds in self._chains:
-            noted.add("chain", (layers,), seconds - (verify(1 + layers, context, 1) or 0.0))
         tables = {f"{kind}_table": noted.table(kind) for kind in AXES}
         temperature = made.pop("temperature")
         return Profile(name, "measured", environment, model, self._spec, made, **tables, temperature=temperature)
@@ -267,14 +263,14 @@ class Measuring:
         self._step(engine, [text], Shape(1, 1, min(self.wanted.widths)))
         for repetition in range(1 + self.wanted.repetitions):
             for shapes in self.wanted.chains():
-                taken, at = [], text.length
+                taken = []
                 for shape in shapes:
                     drafter.was_ahead = False
-                    seconds, _ = self._step(engine, [text], shape)
+                    seconds, (round_,) = self._step(engine, [text], shape)
                     if drafter.was_ahead:  # the first of those that are run together takes what all of them take
-                        taken.append(seconds)
+                        taken.append(seconds - round_.verify_seconds)
                 if taken and repetition:  # what has to be made once is made in the first
-                    self._chains.append((shapes[0].nodes - 1, at, sum(taken) / len(taken)))
+                    self._noted.add("chain", (shapes[0].nodes - 1,), sum(taken) / len(taken))
         engine.cancel(text)
         engine.step()
 

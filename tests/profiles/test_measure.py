@@ -1,16 +1,22 @@
 """Measuring a tiny model: every size that was asked for is there, timed by the engine's own passes."""
 
 from time import sleep
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import attrs
 import pytest
 
 from talon_core.engine.engine import Engine
 from talon_core.hf.target import HFTarget
-from talon_core.profiles.measure import PAUSES, Measuring, ProfilePlan
+from talon_core.profiles.measure import CHAINED, CHAINS, PAUSES, Measuring, ProfilePlan
 from talon_core.profiles.profile import Profile
+from talon_core.profiles.shapes import Shape
 from talon_core.request import Request
+from talon_core.rounds import Round, Span
+from talon_core.tree import TokenTree
+from talon_core.tree_arrays import ints
 from talon_drafters.draft_model.drafter import ModelDrafter
 from talon_tests.tiny_models import tiny_model
 
@@ -122,3 +128,24 @@ def test_what_fails_while_it_is_measured_is_told(model: Any, monkeypatch: pytest
     monkeypatch.setattr(HFTarget, "commit", fails)
     with pytest.raises(RuntimeError, match="the machine is on fire"):
         measured(model, "ngram")
+
+
+def test_of_a_chain_that_is_run_ahead_its_own_pass_is_left_out_and_not_one_that_was_not(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass that is run ahead takes less, so that with another one's time a layer would cost next to nothing."""
+    verify, layer, besides = 0.5, 0.02, 0.001  # seconds
+    measuring = Measuring(SMALL, model, None, "draft-model:skip=2", "tiny")
+    drafter = SimpleNamespace(was_ahead=False)
+    round_ = Round(TokenTree.root(1), ints([0]), ints([1]), spans=(Span("verify", 0.0, verify),))
+
+    def step(engine: Any, sequences: list[Any], shape: Shape) -> tuple[float, list[Round]]:
+        drafter.was_ahead = shape.chains > 0
+        drafted = shape.nodes - 1  # all rounds of these chains were run in the time of the first
+        return (CHAINED * (verify + layer * drafted + besides) if shape.chains == CHAINED else 0.0), [round_]
+
+    monkeypatch.setattr(measuring, "_step", step)
+    engine = Mock(parts=SimpleNamespace(chains_on=True))
+    measuring._run_ahead(engine, drafter, context=8)
+    noted = measuring._noted.table("chain").points
+    assert noted == {(drafted,): pytest.approx(layer * drafted + besides) for drafted in CHAINS}
