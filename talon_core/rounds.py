@@ -1,6 +1,6 @@
 """What happened in a round, and what a whole generation amounts to."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -87,6 +87,25 @@ class Span:
                 f"work is one of {', '.join(LAYERED)}"
             )
         return found
+
+
+def seconds_together(spans: Iterable[Iterable[Span]]) -> float:
+    """What spans of some sequences have taken.
+
+    A span of the drafter may be of several of them, and counts once. What a policy takes for many sequences together is
+    shared out among them in equal parts, each of which counts.
+
+    Args:
+        spans: of each sequence, of one round.
+    """
+    own, shared = 0.0, set[Span]()
+    for each in spans:
+        for span in each:
+            if span.part == "policy":
+                own += span.seconds
+            else:
+                shared.add(span)
+    return own + sum(span.seconds for span in shared)
 
 
 SPAN_READERS: Mapping[str, records.Reader] = {

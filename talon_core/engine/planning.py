@@ -11,7 +11,7 @@ import numpy as np
 from talon_core.allocation import Allocator, NextRound, Planner
 from talon_core.costs import LEAST, Costs, Line
 from talon_core.errors import PluginError, blaming, is_number, is_whole, naming, written
-from talon_core.rounds import Round, Span
+from talon_core.rounds import Round, Span, seconds_together
 from talon_core.tree import FloatArray
 
 NAME = "best-rate"
@@ -124,8 +124,7 @@ class Known:
         spans: dict[int, list[Span]] = {slot: drafting(round_) for slot, round_ in latest.items()}
         asked = [[span for span in own if span.work == "layer"] for own in spans.values()]
         if any(asked):
-            seconds = sum(span.seconds for span in {span for own in spans.values() for span in own})
-            self.layer.add(sum(map(bool, asked)), seconds / max(map(len, asked)))
+            self.layer.add(sum(map(bool, asked)), seconds_together(spans.values()) / max(map(len, asked)))
         self.drafts += len(latest)
         self.accepted, self.expected = MEMORY * self.accepted, MEMORY * self.expected
         every = np.zeros((3, DEEPEST))

@@ -8,6 +8,7 @@ from talon_core.costs import Costs
 from talon_core.engine.allocation import allocated
 from talon_core.engine.planning import planned
 from talon_core.errors import check_made_of
+from talon_core.rounds import seconds_together
 from talon_core.tree import TokenTree
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class AllocatedSharing(Sharing):
         trees = {slot: one.tree for slot, one in drafted.items()}
         free = frozenset(slot for slot in drafted if sequences[slot].acceptor.any_tree)
         context = max(sequences[slot].length for slot in drafted)
-        drafting = sum(span.seconds for span in {span for one in drafted.values() for span in one.spans})
+        drafting = seconds_together(one.spans for one in drafted.values())
         return allocated(trees, free, self._allocator, costs, context, drafting)
 
 

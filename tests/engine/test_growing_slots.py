@@ -1,6 +1,7 @@
 """Slots whose policies can choose for many trees at once get the trees that each of them gets alone."""
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 
 import attrs
 import numpy as np
@@ -22,7 +23,7 @@ from talon_core.forest_grower import ForestGrowth
 from talon_core.forest_learner import Together
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.request import Request
-from talon_core.rounds import Round
+from talon_core.rounds import Round, seconds_together
 from talon_core.table import TableDrafter, TableTarget
 from talon_strategies import Chain, Eagle2, Heuristic, Match, StaticTree, Talon, TalonCost, TalonCostSampled
 from talon_strategies.talon_cost_forests import TalonCostForest
@@ -84,11 +85,17 @@ def test_policies_of_several_kinds_share_the_drafters_passes() -> None:
 
 
 def test_each_slot_has_its_share_of_the_time() -> None:
-    found, _ = drafted(wanted([Talon()] * 5))
-    spent = [sum(span.seconds for span in one.spans if span.part == "policy") for one in found.values()]
-    assert spent == [spent[0]] * 5
-    assert spent[0] > 0
-    assert [span for span in found[0].spans if span.part == "draft"]
+    """Of a clock that goes on by a second whenever it is looked at: a call of the policy takes one."""
+    asked, ticks = wanted([Talon()] * 5), count()
+    found = draft_trees(asked, Offers(LAWS), Faults(), MeasuredCosts(), lambda: float(next(ticks)), fewest=1)
+    of_policy = [[span for span in one.spans if span.part == "policy"] for one in found.values()]
+    calls = len(of_policy[0])
+    assert calls > 4
+    assert [sum(span.seconds for span in own) for own in of_policy] == pytest.approx([calls / 5] * 5)
+    layers = [span for span in found[0].spans if span.part == "draft"]
+    assert len(layers) > 1
+    assert all(span.seconds == 1.0 for span in layers)
+    assert seconds_together(one.spans for one in found.values()) == pytest.approx(calls + len(layers))
 
 
 @attrs.frozen(eq=False)
