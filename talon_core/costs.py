@@ -406,6 +406,7 @@ class MeasuredCosts(Costs):
         self._drafted: dict[tuple[int, ...], Line] = {}  # by (width,)
         self._by_source: dict[int, dict[tuple[int, ...], Line]] = {}  # likewise, of layers that one source drafted
         self._caught_up = _reading()
+        self._readers: set[int] = set()  # sources that have read before they drafted alone
         self._overheads = Overheads()
 
     def verified(self, nodes: int, context: int, batch: int, seconds: float) -> None:
@@ -420,9 +421,11 @@ class MeasuredCosts(Costs):
         """A layer of one source that was asked alone took so long; arguments as for `draft_alone`."""
         _own(self._by_source.setdefault(source, {}), (_power(width),)).add(rows, seconds)
 
-    def caught_up(self, tokens: int, seconds: float) -> None:
-        """The drafter took so long to read so many tokens before it could draft."""
+    def caught_up(self, tokens: int, seconds: float, source: int | None = None) -> None:
+        """The drafter took so long to read so many tokens before it could draft; `source` is who was asked alone."""
         self._caught_up.add(tokens, seconds)
+        if source is not None:
+            self._readers.add(source)
 
     def went(self, spans: Sequence[Span], ahead: bool = False, seconds: float | None = None) -> None:
         """A round of a sequence that was alone took this.
@@ -440,6 +443,7 @@ class MeasuredCosts(Costs):
         self._drafted.clear()
         self._by_source.clear()
         self._caught_up = _reading()
+        self._readers.clear()
         self._overheads.clear()
 
     def snapshot(self) -> "MeasuredCosts":
@@ -449,7 +453,7 @@ class MeasuredCosts(Costs):
         other._by_source = {
             source: {kind: line.copied() for kind, line in lines.items()} for source, lines in self._by_source.items()
         }
-        other._caught_up = self._caught_up.copied()
+        other._caught_up, other._readers = self._caught_up.copied(), {*self._readers}
         other._overheads = self._overheads.copied()
         return other
 
@@ -469,6 +473,10 @@ class MeasuredCosts(Costs):
 
     def catch_up(self, tokens: int) -> float | None:
         return self._caught_up.at(tokens) if self._caught_up.known else None
+
+    def catch_up_alone(self, source: int, tokens: int) -> float | None:
+        """As `catch_up`, of one source that is asked alone; None, too, of one that was never seen to read."""
+        return self.catch_up(tokens) if source in self._readers else None
 
     def besides(self, drafted: bool) -> float | None:
         return self._overheads.of(drafted)
@@ -505,7 +513,7 @@ class OfSource(Costs):
         return self.measured.beside_layer()
 
     def catch_up(self, tokens: int) -> float | None:
-        return self.measured.catch_up(tokens)
+        return self.measured.catch_up_alone(self.source, tokens)
 
     def snapshot(self) -> Costs:
         return self.measured.snapshot().of_source(self.source)

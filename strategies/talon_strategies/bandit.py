@@ -100,6 +100,17 @@ def _begun(policy: TreePolicy, sequence: SequenceInfo) -> TreePolicy:
         return policy.begin(sequence)
 
 
+def _alone(sequence: SequenceInfo, source: int) -> SequenceInfo:
+    """What policies are told that ask one source: what they learn of texts there is not what others learn elsewhere."""
+    machine = sequence.machine.setdefault(f"bandit with source {source}", {})
+    return attrs.evolve(sequence, costs=sequence.costs.of_source(source), machine=machine)
+
+
+def _chooses_unheard(policy: TreePolicy) -> bool:
+    """Whether a policy chooses for many trees by nothing that it hears of its rounds; as an arm it misses some."""
+    return forest_grower(policy) is not None and type(policy).observe is TreePolicy.observe
+
+
 @attrs.define(eq=False)
 class Player(Arm):
     """A policy, what it has brought as an arm, and what that took.
@@ -258,7 +269,7 @@ class Bandit(SourceChooser, CountingPlanner):
             for policy in self.of
             if source is None or not isinstance(policy, Plain)
         ]
-        alone = {source: attrs.evolve(sequence, costs=sequence.costs.of_source(source)) for source in sources[1:]}
+        alone = {source: _alone(sequence, source) for source in sources if source is not None}
         infos = {source: info.within() for source, info in ({None: sequence} | alone).items()}
         one = attrs.evolve(self, of=tuple(_begun(policy, infos[source]) for policy, source in arms))
         for player, (_, source) in zip(one.learnt.players, arms, strict=True):
@@ -297,7 +308,7 @@ class Bandit(SourceChooser, CountingPlanner):
         """Whether it can be said of each policy whose trees it has, from what all drafters say together."""
         if self._sources:
             return False
-        return not any(forest_planner(policy) is None and forest_grower(policy) is None for policy in self.of)
+        return all(forest_planner(policy) is not None or _chooses_unheard(policy) for policy in self.of)
 
     def plan(self) -> TreePlan | None:
         if not self._all_plan:

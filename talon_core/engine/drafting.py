@@ -225,13 +225,13 @@ def _measure(
         heard: tokens that the drafter has heard of with it, or read before.
     """
     reading = proposed.reading
+    source, *others = {one.source for one in asked}
     if reading is not None:
-        measured.caught_up(reading.tokens, reading.seconds)
+        measured.caught_up(reading.tokens, reading.seconds, None if others else source)
         seconds = max(seconds - reading.seconds, 0.0)
         heard -= reading.tokens
     if is_a_layer and not (proposed.prepared or proposed.ran_in) and heard <= FEW_HEARD * len(asked):
         rows, width = sum([len(one.nodes) for one in asked]), max([one.width for one in asked])
-        source, *others = {one.source for one in asked}
         if source is None and not others:
             measured.drafted(rows, width, seconds)
         elif source is not None and not others:  # what each of several sources has taken is not known

@@ -515,6 +515,35 @@ def test_an_engine_asks_the_one_that_is_chosen_at_all_layers_and_measures_it_alo
     assert all(costs.of_source(source).draft(1, 1) is not None for source in (None, 0, 1))
 
 
+def test_what_is_learnt_of_texts_with_one_source_alone_is_kept_apart_and_a_look_up_reads_nothing(draft):
+    costs = MeasuredCosts()
+    for _ in range(3):
+        costs.verified(1, 1001, 1, 1.0)
+        costs.verified(2, 1001, 1, 1.01)
+        costs.drafted(1, 4, 0.01)
+        costs.drafted_alone(0, 1, 4, 0.01)
+        costs.drafted_alone(1, 1, 4, 0.01)
+        costs.caught_up(1000, 5.0, 0)  # the model, and not the look-up
+    info = SequenceInfo(1001, 999, 0.0, costs, unread=1000, sources=("eagle3", "ngram"), drafter="hybrid")
+    policy = Bandit("talon-cost", drafters=True).begin(info)
+    for _ in policy.learnt.players:
+        tree = draft(policy, DRAFTER).tree
+        policy.observe(told(tree, len(tree) - 1))
+    others = [player.policy.learnt.others for player in policy.learnt.players]
+    assert [player.source for player in policy.learnt.players] == [None, 0, 1]
+    assert [one.texts for one in others] == [1, 1, 1]
+    both, model, look_up = (one.credit for one in others)
+    assert both == pytest.approx(model)
+    assert look_up - model == pytest.approx(5.0, rel=0.1)
+
+
+def test_a_policy_whose_trees_depend_on_rounds_that_it_does_not_hear_of_is_not_planned(draft):
+    """Its forest would go by the length of the text, and it by the length after its own latest round."""
+    assert served(Bandit("chain+none")).plan() is not None
+    for listens in ("caddtree", "bastion"):
+        assert served(Bandit(f"{listens}+none"), Prices(node=0.1, layer=0.1)).plan() is None
+
+
 def test_sequences_of_a_batch_choose_each_for_itself():
     drafter, costs = OfTwo(), MeasuredCosts()
     engine = Engine(TableTarget(TARGET), Match(), Bandit("chain[length=1]", drafters=True), drafter, costs=costs)
