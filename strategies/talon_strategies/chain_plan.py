@@ -123,6 +123,7 @@ class ChainPrices(NamedTuple):
         rate: tokens that a second is worth.
         afford: seconds that these rounds may lose together.
         even: seconds of a round that loses nothing, for each token that it emits.
+        most: seconds that any part of a text may lose.
     """
 
     verifying: FloatArray
@@ -130,6 +131,7 @@ class ChainPrices(NamedTuple):
     rate: float
     afford: float
     even: float
+    most: float = inf
 
     def seconds(self, depth: int) -> float:
         """Of a round whose chain has so many tokens."""
@@ -142,6 +144,11 @@ class ChainPrices(NamedTuple):
     def node(self, depth: int) -> float:
         """What verifying the token at a depth costs, in tokens."""
         return self.rate * (self.verifying.item(depth) - self.verifying.item(depth - 1))
+
+    def rounds(self, depth: int) -> int:
+        """For how many rounds such chains stand: the last of them may not lose all that the first have gained."""
+        lost = self.lost(depth)
+        return ROUNDS if lost * ROUNDS <= self.most else max(int(self.most / lost), 1)
 
     def account(self, depth: int) -> Account | None:
         """Of chains of so many tokens; None where no round of theirs loses anything."""
@@ -174,7 +181,7 @@ def planned(line: FloatArray, following: Following, prices: ChainPrices, most: i
         goes_on.append(raw(reach, line))
         joins.append(raw(price, line))
     goes_on.append(inf)
-    return Chains(ROUNDS, width, joins, goes_on, prices.account(len(joins)))
+    return Chains(prices.rounds(len(joins)), width, joins, goes_on, prices.account(len(joins)))
 
 
 def planned_draws(drawing: Drawing, prices: ChainPrices, most: int, width: int) -> Chains:
@@ -195,7 +202,7 @@ def planned_draws(drawing: Drawing, prices: ChainPrices, most: int, width: int) 
         if surplus > best:
             best, depth = surplus, length
     joins, goes_on = [drawing.level(prices.node(1))] + [-inf] * (depth - 1), [-inf] * (depth - 1) + [inf]
-    return Chains(ROUNDS, width, joins, goes_on, prices.account(depth), drawing.chained)
+    return Chains(prices.rounds(depth), width, joins, goes_on, prices.account(depth), drawing.chained)
 
 
 def gain_of_branches(following: Following, price: float, depth: int) -> float:

@@ -1,5 +1,6 @@
 """What `talon-cost` learns of a text."""
 
+from collections.abc import Iterable
 from math import ceil
 
 import attrs
@@ -163,23 +164,22 @@ class Learnt:
         if notes:
             drawn = chains is not None and chains.drawn is not None
             told = learn_chains(notes, self.calibration, self.following, self.drawing, drawn)
-            for expected, note in zip(told, notes, strict=True):
-                self.went(expected, note.new, note.passes)
+            self.went(zip(told, [note.new for note in notes], [note.passes for note in notes], strict=True))
 
-    def went(self, expected: float, new: int, passes: float) -> None:
-        """A round with a draft is over: decide whether others follow.
+    def went(self, rounds: Iterable[tuple[float, int, float]]) -> None:
+        """Rounds with a draft are over: decide whether others follow.
 
         Args:
-            expected: tokens of it.
-            new: that it has emitted.
-            passes: that it took, in passes of plain decoding.
+            rounds: of each the tokens that were expected of it, those that it has emitted, and what it took, in passes
+                of plain decoding; at least one.
         """
-        passes += self.looking
-        self.looks, self.looking = 0, 0.0
-        self.tokens, self.emitted = MEMORY * self.tokens + expected, MEMORY * self.emitted + new
-        self.passes = MEMORY * self.passes + passes
-        self.drafted += 1
-        self.others.drafted(new, passes)
+        for expected, new, passes in rounds:
+            took = passes + self.looking
+            self.looks, self.looking = 0, 0.0
+            self.tokens, self.emitted = MEMORY * self.tokens + expected, MEMORY * self.emitted + new
+            self.passes = MEMORY * self.passes + took
+            self.drafted += 1
+            self.others.drafted(new, took)
         if self.drafted >= ENOUGH:
             self.left = self.pause = 0 if self.pays else PAUSES[self.pause > 0]
 

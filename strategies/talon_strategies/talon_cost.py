@@ -33,7 +33,7 @@ from talon_strategies.chain_plan import (
 )
 from talon_strategies.cost_aware import CostAware, rates, sizes_up_to
 from talon_strategies.drawing import NOTHING
-from talon_strategies.learnt import ENOUGH, SHARE, WIDEST, WIDTH, Learnt
+from talon_strategies.learnt import CREDIT, ENOUGH, SHARE, WIDEST, WIDTH, Learnt
 from talon_strategies.prices import ASSUMED, verify_price
 from talon_strategies.talon_cost_forests import TalonCostForest
 
@@ -238,7 +238,8 @@ class TalonCost(CostAware, ForestLearner):
         learnt.rate = self.rate(1.0 / known.plain)
         learnt.spare = known.plain * learnt.credit - learnt.catching_up
         even = known.plain * (1.0 + SHARE)
-        prices = ChainPrices(known.verifying, learnt.asked, learnt.rate, learnt.spare, even)
+        most = known.plain * CREDIT[1]
+        prices = ChainPrices(known.verifying, learnt.asked, learnt.rate, learnt.spare, even, most)
         chains = self.planned_chains(prices, min(self.depth, self.budget - 1))
         learnt.branching = self.rounds_with_branches(chains.depth)
         if not learnt.branching:
@@ -287,7 +288,12 @@ class TalonCost(CostAware, ForestLearner):
     def affordable_width(self) -> int:
         """Candidates of the root that are asked for; 0 where that may not be paid. It notes what reading costs."""
         self.renew_for_round()
-        return self.paid_for(self.breadth) if self.reads() else 0
+        if self.learnt.begun is None and not self.paid_for(self.breadth):
+            return 0  # so that nothing is read yet, and nobody pays for that
+        if not self.reads():
+            self.learnt.asked = 0.0
+            return 0
+        return self.paid_for(self.breadth)
 
     def renew_for_round(self) -> None:
         """As `renew`; in this round prices stand."""
@@ -474,6 +480,8 @@ class TalonCost(CostAware, ForestLearner):
                 learnt.following.learn(own, brought)
         looked = sum([span.seconds for span in round_.spans if span.work == "guess"])
         self.went(len(round_.tokens), nodes, expected, round_.accepted, round_.inquired, looked)
+        if round_.sequences > 1 and learnt.chains is not None:  # no pass is run ahead for texts that share passes
+            self.leave_chains()
 
     def went(
         self, new: int, nodes: int, expected: float, accepted: int = 0, beside: int = 0, looked: float = 0.0
@@ -495,8 +503,10 @@ class TalonCost(CostAware, ForestLearner):
         logp, learnt.layers_of_chain = learnt.layers_of_chain, []
         if logp:
             learnt.went_on(ChainNote(logp, nodes - 1, accepted, new, passes))
+            if learnt.chains is None:
+                self.known.stands = 0  # prices stood for as long as the chains
         else:
-            learnt.went(expected, new, passes)
+            learnt.went([(expected, new, passes)])
             learnt.width = self.looked_at()
 
     def spent(self, new: int, nodes: int, beside: int = 0, looked: float = 0.0) -> float | None:

@@ -351,9 +351,8 @@ class TalonCostForest(LearningForest):
         self._following.learn(of, own, best_of(conditional))
         for text, tokens in zip(texts.tolist(), expected, strict=True):
             learnt = self._learnt[text]
-            learnt.chains = None
-            for one, new, passes in zip(tokens, *self._chains.booked(text), strict=True):
-                learnt.went(one, new, passes)
+            learnt.chains, self._known[text].stands = None, 0
+            learnt.went(zip(tokens, *self._chains.booked(text), strict=True))
 
     def _expected(self, forest: Forest, nodes: IntArray, drafted: NDArray[np.bool_]) -> list[float]:
         """Tokens that were expected of each tree that was verified; 0 where nothing was drafted."""

@@ -272,6 +272,29 @@ def test_prices_stand_as_long_as_the_chains():
         policy.passed(9)
 
 
+def test_where_chains_end_before_their_rounds_are_over_prices_are_asked_for_again():
+    policy = served(KnowsChains(node=0.05, layer=0.02))
+    said = policy.chains()
+    policy.learnt.spare = 0.0  # so that another round could lose more than is left
+    tree = drafted(policy, LAW).tree
+    policy.observe(Round(tree, np.arange(1), np.array([0]), context=9))
+    assert policy.learnt.chains is None
+    policy.known.costs.asked.clear()
+    policy.learnt.left = 0
+    assert policy.chains().rounds == said.rounds
+    assert {*policy.known.costs.asked} == {10}
+
+
+def test_a_text_that_shares_passes_with_others_has_no_chains():
+    policy = served(KnowsChains(node=0.05, layer=0.02))
+    assert policy.chains() is not None
+    tree = drafted(policy, LAW).tree
+    policy.observe(Round(tree, np.arange(1), np.array([0]), context=9, sequences=2))
+    assert policy.learnt.chains is None
+    assert not policy.learnt.chained
+    assert policy.learnt.drafted == 1  # it has learnt of that round
+
+
 def test_passes_that_are_never_run_ahead_are_not_waited_for():
     class Unseen(KnowsChains):
         fixed = False

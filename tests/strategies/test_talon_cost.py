@@ -120,7 +120,7 @@ def test_drafting_pauses_where_guesses_are_asked_for_in_vain_or_more_is_lost_tha
 def test_where_drafts_have_gained_guesses_are_asked_for_as_long_as_they_cost_no_more():
     learnt = Learnt()
     for _ in range(ENOUGH):
-        learnt.went(1.0, 3, 1.5)
+        learnt.went([(1.0, 3, 1.5)])
     gained = learnt.emitted - learnt.passes
     looks = 0
     while not learnt.left:
@@ -138,7 +138,7 @@ def test_guesses_that_cost_no_more_than_may_be_lost_are_asked_for_on_and_on():
     for _ in range(10 * LOOKS):
         learnt.looked(0.9 * SHARE)
     assert not learnt.left
-    learnt.went(1.0, 1, 1.0)
+    learnt.went([(1.0, 1, 1.0)])
     assert learnt.passes == pytest.approx(1.0 + 10 * LOOKS * 0.9 * SHARE)  # the draft has taken that, too
     assert learnt.others.drafts[1] == pytest.approx(learnt.passes)
 
@@ -211,15 +211,22 @@ def test_drafting_pauses_where_it_does_not_pay_and_longer_while_that_stays_so(dr
 def test_drafting_pauses_where_it_loses_anything_and_not_where_it_costs_nothing(passes, left):
     learnt = Learnt()
     for _ in range(ENOUGH):
-        learnt.went(1.0, 1, passes)
+        learnt.went([(1.0, 1, passes)])
     assert learnt.left == left
+
+
+def test_the_first_pause_is_short_also_behind_rounds_that_are_learnt_from_together():
+    learnt = Learnt()
+    for pause in (*PAUSES, PAUSES[-1]):
+        learnt.went([(1.0, 1, 1.5)] * 16)
+        assert learnt.left == learnt.pause == pause
 
 
 @pytest.mark.parametrize(("new", "left"), [(1, PAUSES[0]), (2, 0)])
 def test_drafting_goes_on_where_more_comes_than_is_expected(new, left):
     learnt = Learnt()
     for _ in range(ENOUGH):
-        learnt.went(1.0, new, 1.5)
+        learnt.went([(1.0, new, 1.5)])
     assert learnt.left == left
 
 

@@ -47,6 +47,14 @@ class Machine(Prices):
 
 
 @attrs.frozen
+class RunsAhead(Machine):
+    """The same where passes of chains are run ahead, so that their rounds take next to nothing besides."""
+
+    def chain(self, layers):
+        return self.slower[0] * (0.01 + self.slower[1] * self.layer * layers)
+
+
+@attrs.frozen
 class Went:
     """A round: its tokens, and its time in passes of plain decoding."""
 
@@ -62,21 +70,23 @@ def decoded(draft, policy, costs, drafter, accepted, slower=(), prompt=30, machi
         prompt: its tokens, of which the drafter reads all but the last before it drafts.
         machine: what policies know of it.
     """
-    told = SequenceInfo(prompt, max_new_tokens=999, temperature=1.0, costs=costs, unread=prompt - 1)
+    told = SequenceInfo(prompt, max_new_tokens=999, temperature=1.0, costs=costs, unread=prompt - 1, runs_on=True)
     one = policy.begin(told if machine is None else attrs.evolve(told, machine=machine))
     went, context, unread = [], prompt, prompt - 1
     for at, most in enumerate(accepted):
         costs.slower[:] = dict(slower).get(at, costs.slower)
+        chained = one.chains() is not None
         drafted = draft(one, drafter)
         tree = drafted.tree
         path = tree.path(int(tree.depths.argmax()))[: most + 1]
         tokens = np.append(tree.tokens[path[1:]], 0)
-        layers = drafted.draft_passes
-        seconds = costs.verify(len(tree), context) + costs.besides(layers > 0) + layers * costs.draft(1, 1)
+        layers = sum(span.work == "layer" for span in drafted.spans)
+        seconds = costs.verify(len(tree), context)
+        seconds += costs.chain(layers) if chained else costs.besides(layers > 0) + layers * costs.draft(1, 1)
         seconds += costs.catch_up(unread) if layers else 0.0
         unread = 0 if layers else unread + len(tokens)
         went.append(Went(len(tokens), seconds / costs.verify(1, context)))
-        one.observe(Round(tree, path, tokens, draft_passes=drafted.draft_passes, context=context))
+        one.observe(Round(tree, path, tokens, draft_passes=layers, context=context))
         context += len(tokens)
     return went
 
@@ -91,12 +101,12 @@ def lost_in_any_stretch(went):
     return max(accumulate((lost([one]) for one in went), lambda before, own: max(before, 0.0) + own))
 
 
-MACHINES = st.builds(
-    Machine,
-    node=st.floats(0.0, 1.0),
-    layer=st.sampled_from([0.0, 0.01, 0.1, 0.4, 1.0, 3.0, 50.0]),
-    more=st.sampled_from([0.0, 0.1, 1.0]),
-)
+PRICES = {
+    "node": st.floats(0.0, 1.0),
+    "layer": st.sampled_from([0.0, 0.01, 0.1, 0.4, 1.0, 3.0, 50.0]),
+    "more": st.sampled_from([0.0, 0.1, 1.0]),
+}
+MACHINES = st.one_of(st.builds(Machine, **PRICES), st.builds(RunsAhead, **PRICES))
 PHASES = st.lists(st.tuples(st.integers(1, 25), st.sampled_from([0, 0, 1, 2, 99])), min_size=1, max_size=6)
 DRAFTERS = st.one_of(untied_drafters(4), st.just(TableDrafter([[0.97, 0.01, 0.01, 0.01]])))
 
@@ -145,6 +155,16 @@ def test_a_drafter_that_comes_to_be_right_is_noticed_after_a_text_of_nothing_but
     assert sum(one.tokens for one in went[300:]) > 2.0 * sum(one.passes for one in went[300:])
 
 
+@pytest.mark.parametrize(("node", "layer"), [(0.03, 0.55), (0.02, 0.4), (0.01, 0.7)])
+def test_what_the_first_rounds_of_long_chains_gain_is_not_lost_by_the_others(draft, node, layer):
+    sure = TableDrafter([[0.97, 0.01, 0.01, 0.01]])
+    costs = RunsAhead(node=node, layer=layer, more=5.0)
+    for good in range(200, 216):  # chains are said anew behind one of them
+        went = decoded(draft, TalonCost(), costs, sure, [99] * good + [0] * 40)
+        assert went[good - 1].tokens > 4
+        assert lost_in_any_stretch(went) <= CREDIT[1] + 1e-6
+
+
 def test_what_a_good_stretch_has_gained_is_not_lost_again(draft):
     sure = TableDrafter([[0.97, 0.01, 0.01, 0.01]])
     went = decoded(draft, TalonCost(), Machine(node=0.05, layer=0.1), sure, [99] * 200 + [0] * 200)
@@ -188,6 +208,20 @@ def test_a_prompt_is_not_read_that_takes_longer_than_its_answer_can_gain(draft):
     texts(draft, Machine(node=0.05, layer=0.1, reading=0.008), 99, 3, 101, machine)
     before = sum(texts(draft, Machine(node=0.05, layer=0.1, reading=1.0), 99, 20, 10001, machine)[1])
     assert before == 0
+
+
+@pytest.mark.parametrize("reading", [0.0, 0.01])
+def test_nobody_pays_for_a_prompt_that_is_not_read_as_the_first_layer_costs_too_much(draft, reading):
+    costs, machine = Machine(node=0.05, layer=0.1, reading=reading), {}
+    went = decoded(
+        draft, TalonCost(), costs, SURE, [99] * 200, [(0, (1.0, 25.0)), (1, (1.0, 1.0))], 1001, machine=machine
+    )
+    assert went[0].passes == 1.0
+    assert sum(one.passes > 1.0 for one in went) > 100
+    (others,) = machine.values()
+    first = next(at for at, one in enumerate(went) if one.passes > 1.0)
+    assert went[first].passes > 1000 * reading
+    assert others.credit == pytest.approx(32.0 - lost(went))  # that it was read is among what was lost
 
 
 @settings(deadline=None, max_examples=25)
