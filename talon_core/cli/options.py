@@ -40,7 +40,15 @@ Model = Annotated[
 Drafter = Annotated[str, typer.Option("--drafter", help=help_of("drafter", "drafters"))]
 Policy = Annotated[str, typer.Option("--policy", help=help_of("policy", "policies"))]
 Rule = Annotated[str, typer.Option("--rule", help=help_of("rule", "rules"))]
-Schedule = Annotated[str, typer.Option("--schedule", help=help_of("schedule", "schedules"))]
+Schedule = Annotated[
+    str,
+    typer.Option(
+        "--schedule",
+        help="What is prepared while the target verifies; sync prepares nothing, drafts and verifies in turn; auto is "
+        "what talon tune --schedule has kept with the policy's preset for this machine, model and drafter, and "
+        "otherwise sync (name:option=value,... of talon list schedules).",
+    ),
+]
 DraftOn = Annotated[str, typer.Option("--draft-on", metavar="thread|cpu:N|cuda:N", help=help_of("draft_on"))]
 Lossy = Annotated[bool, typer.Option("--lossy", help=help_of("lossy"))]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace what you have kept under this name.")]

@@ -38,7 +38,11 @@ def simulate(
     ],
     schedules: Annotated[
         list[str] | None,
-        typer.Option("--schedule", metavar="SPEC", help="What is prepared (talon list schedules); several times."),
+        typer.Option(
+            "--schedule",
+            metavar="SPEC",
+            help="What is prepared (talon list schedules); several times; by default cached.",
+        ),
     ] = None,
     drafter_profile: Annotated[
         str | None,

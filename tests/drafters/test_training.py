@@ -470,6 +470,13 @@ def test_prompts_are_read_from_lines_of_many_kinds(tmp_path: Path) -> None:
     assert [one.prompt for one in read_examples(plain)] == ["one", "two"]
 
 
+@pytest.mark.parametrize("ending", ["JSONL", "Jsonl"])
+def test_lines_are_json_however_the_ending_is_written(tmp_path: Path, ending: str) -> None:
+    file = tmp_path / f"some.{ending}"
+    file.write_text('{"prompt": "a", "answer": "b"}\n"c"\n')
+    assert [(one.prompt, one.answer) for one in read_examples(file)] == [("a", "b"), ("c", None)]
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [

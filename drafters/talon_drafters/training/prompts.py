@@ -74,7 +74,7 @@ def read_examples(file: Path) -> list[Example]:
     for number, line in enumerate(utf8(file.read_bytes(), f"'{file}'").split("\n"), start=1):
         if not line.strip():
             continue
-        if file.suffix != ".jsonl":
+        if file.suffix.lower() != ".jsonl":
             examples.append(Example(line, source=file.stem))
             continue
         try:

@@ -15,7 +15,7 @@ UNASKED: FloatArray = np.empty(0)
 
 @attrs.frozen
 class Traversal(AcceptanceRule):
-    """Tests leaves first, in a tree whose children were drawn without replacement (arXiv 2505.12398, section 3).
+    """Tests leaves first, in a tree whose children were drawn without replacement (arXiv 2505.12398).
 
     A node is visited with the probability P of accepting something in its sub-tree, the target's law p there and the
     law q of its children. The children come in the order of their draws:
