@@ -224,7 +224,7 @@ def _write_manifest(model: EmbeddedModel, folder: Path) -> None:
 
 
 def write_note(weights: Path, note: Path) -> None:
-    """Note the size and the sha256 of float32 weights, once they are on the disk.
+    """Note the size and the sha256 of float32 weights, once they are on the disk and others may read them.
 
     Args:
         weights: the file.
@@ -234,6 +234,7 @@ def write_note(weights: Path, note: Path) -> None:
         os.fsync(file.fileno())
     content = {"file": weights.name, **_noted(weights)}
     note.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    weights.chmod(note.stat().st_mode & 0o777)  # they are written readable by their owner only
 
 
 def is_as_noted(name: str, weights: Path, *, verify: bool) -> bool:

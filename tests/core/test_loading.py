@@ -1020,6 +1020,7 @@ def test_plain_weights_are_added_once(tmp_path, monkeypatch):
         written.append(name)
         folder.mkdir()
         (folder / "model.safetensors").write_text("weights")
+        (folder / "model.safetensors").chmod(0o600)  # as safetensors does
 
     monkeypatch.setattr(loading, "export_model", export)
     folder = tmp_path / "some"
@@ -1028,6 +1029,10 @@ def test_plain_weights_are_added_once(tmp_path, monkeypatch):
         loading.add_plain_weights("some", folder)
     assert written == ["some"]
     assert (folder / "model.safetensors").read_text() == "weights"
+    (tmp_path / "usual").touch()
+    usual = (tmp_path / "usual").stat().st_mode
+    assert (folder / "model.safetensors").stat().st_mode == usual  # users may share a cache
+    (tmp_path / "usual").unlink()
     assert [path.name for path in tmp_path.iterdir()] == ["some"]
 
 
