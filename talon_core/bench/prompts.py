@@ -129,6 +129,8 @@ def _parsed(line: str, number: int, file: Path) -> Prompt:
             f'{where} holds no prompt; write {{"turns": [text, ...]}}, {{"prompt": text}} or a text in quotes, '
             "where no text is empty"
         )
+    if isinstance(question_id, str) and not in_utf8(question_id):
+        raise ValueError(f"{where} has a question_id that UTF-8 cannot write: half a surrogate pair; write another one")
     named = isinstance(question_id, int | str) and not isinstance(question_id, bool)
     return Prompt(tuple(turns), question_id if named else None, number)
 

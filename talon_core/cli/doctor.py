@@ -114,7 +114,7 @@ def examine(model: str | None = None, drafter: str | None = None, trust_remote_c
         _attempt(problems, "no attention backend can run", lambda: _default_attention(registry, devices))
     session = _session(wanted, trust_remote_code, problems) if wanted is not None else None
     report["model"] = _model(session, registry, problems) if session is not None else None
-    report["schedules"] = kept_schedules(registry, session, report["model"])
+    report["schedules"] = _kept_schedules(registry, session, report["model"], problems)
     usable = session if report["model"] is not None else None
     report["drafter"] = _drafter(drafter, usable, registry, problems) if drafter is not None else None
     report["problems"] = problems
@@ -213,10 +213,12 @@ def _availability(registry: Registry, kind: str, devices: list[dict[str, Any]]) 
 
 def _measured(registry: Registry, devices: list[dict[str, Any]], problems: list[str]) -> dict[str, dict[str, str]]:
     """What accelerators that are taken by themselves measure on the CPU, by their names."""
+    found: dict[str, dict[str, str]] = {}
+    if not devices:
+        return found
     import torch
 
-    found: dict[str, dict[str, str]] = {}
-    for name in registry.names("accelerator") if devices else []:
+    for name in registry.names("accelerator"):
         cls: Any = registry.get("accelerator", name).cls
         if not cls.automatic:
             continue
@@ -239,6 +241,16 @@ def _schedule(registry: Registry, problems: list[str]) -> dict[str, Any]:
         found.update(told(chosen_schedule(DEFAULT_POLICY, DEFAULT_DRAFTER, registry), registry))
 
     _attempt(problems, "no schedule can be chosen", choose)
+    return found
+
+
+def _kept_schedules(
+    registry: Registry, session: "Session | None", model: Mapping[str, Any] | None, problems: list[str]
+) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    _attempt(
+        problems, "kept schedules cannot be looked at", lambda: found.extend(kept_schedules(registry, session, model))
+    )
     return found
 
 

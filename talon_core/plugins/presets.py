@@ -32,6 +32,19 @@ def _usable(preset: "Preset", field: "attrs.Attribute[str]", policy: str) -> Non
         raise ValueError(f"'{field.name}' is {written(policy)}; it must be a spec such as name:option=value")
 
 
+def check_kept(policy: str) -> None:
+    """Refuse the spec of a policy that a preset cannot have, before anything is searched for it.
+
+    Raises:
+        ValueError: if it is too long.
+    """
+    if len(policy) > LONGEST_POLICY:
+        raise ValueError(
+            f"the policy has {len(policy)} characters, and that of a preset at most {LONGEST_POLICY}; give a shorter "
+            "one, or leave out --save"
+        )
+
+
 @attrs.frozen
 class Preset:
     """Options that were found good.

@@ -195,13 +195,15 @@ class _Hooks(pluggy.PluginManager):
 def _installed_plugins() -> list[tuple[str, Callable[[], Any]]]:
     found: dict[str, EntryPoint] = {}
     for entry in entry_points(group=GROUP):
-        distribution = entry.dist.name if entry.dist is not None else "unknown"
+        distribution = (entry.dist.name if entry.dist is not None else None) or "unknown"  # it may lack its metadata
         found.setdefault(f"{distribution}:{entry.name}", entry)
     ours_first = sorted(found, key=lambda label: (not label.startswith("talon-core:"), label))
     return [(label, partial(_load, found[label])) for label in ours_first]
 
 
 def _load(entry: EntryPoint) -> Any:
+    if EntryPoint.pattern.match(entry.value) is None:
+        raise ValueError(f"its entry point is {written(entry.value)}; it must be module or module:object")
     if entry.module in sys.modules:
         return entry.load()
     with noting_imports():

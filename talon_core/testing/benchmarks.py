@@ -94,13 +94,17 @@ class TalonBenchmark:
 
         Raises:
             LookupError: for an unknown name.
-            ValueError: if it is no policy, or there is no such layer.
+            ValueError: if it is no policy, there is no such layer, or it drafts nothing in the first round of a text.
             PluginError: if it breaks its contract; the message names it.
         """
         if layer not in LAYERS:
             raise ValueError(f"layer is {written(layer)}; it must be one of {', '.join(LAYERS)}")
         made = made_policy(policy)
         asked = layers_of(made)
+        if not asked:
+            raise ValueError(
+                f"{naming('tree policy', made)} drafts nothing in its first round: there is no layer to time"
+            )
         number = len(asked) - 1
         if layer == "widest":
             number = max(range(len(asked)), key=lambda one: asked[one].candidates.tokens.size)

@@ -53,6 +53,7 @@ def test_endings_may_be_in_capitals(tmp_path):
         ('{"turns": "a"}', "line 2 of '{file}' holds no prompt"),
         ('{"question": "a"}', "line 2 of '{file}' holds no prompt"),
         (r'"half \ud83d"', "line 2 of '{file}' holds no prompt"),
+        (r'{"prompt": "a", "question_id": "\ud83d"}', "line 2 of '{file}' has a question_id that UTF-8 cannot write"),
     ],
 )
 def test_a_line_that_is_no_prompt_is_named(tmp_path, line, sentence):

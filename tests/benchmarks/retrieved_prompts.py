@@ -82,6 +82,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--docs", type=Path, default=Path(__file__).parents[2] / "docs", help="a folder of .md files")
     options = parser.parse_args()
+    if len(passages_of(options.docs)) < PASSAGES:
+        parser.error(f"'{options.docs}' has too few paragraphs of text in .md files; each prompt takes {PASSAGES}")
     write_sets(options.folder, {"retrieved": prompts_of(options.docs)})
 
 

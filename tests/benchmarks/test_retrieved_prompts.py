@@ -27,6 +27,16 @@ def test_code_tables_and_what_is_too_short_are_no_passages(tmp_path):
     assert SCRIPT["passages_of"](tmp_path) == [DRAFTERS.strip()]
 
 
+def test_a_folder_without_paragraphs_is_refused_and_nothing_written(tmp_path, monkeypatch, capsys):
+    (tmp_path / "docs").mkdir()
+    monkeypatch.setattr("sys.argv", ["retrieved_prompts.py", str(tmp_path / "rag"), "--docs", str(tmp_path / "docs")])
+    with pytest.raises(SystemExit) as ended:
+        SCRIPT["main"]()
+    assert ended.value.code == 2
+    assert "docs' has too few paragraphs of text in .md files; each prompt takes 3" in capsys.readouterr().err
+    assert not (tmp_path / "rag").exists()
+
+
 def test_the_set_is_written_as_the_benchmark_reads_it(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["retrieved_prompts.py", str(tmp_path / "rag")])
     SCRIPT["main"]()

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -228,6 +229,19 @@ def test_a_missing_package_is_a_problem(monkeypatch, package):
     monkeypatch.setattr(doctor, "version", version)
     report = doctor.examine()
     assert f"the package {package} is not installed" in report["problems"]
+    json.dumps(report)
+
+
+def test_torch_that_cannot_be_imported_is_a_problem_and_no_traceback(monkeypatch, tmp_path):
+    monkeypatch.setenv("TALON_DATA", str(tmp_path / "data"))
+    kept = {"schedule": "cached:budget=8", "draft_on": "thread", "said": "it pays", "tried": {}}
+    profile = {"name": "here", "origin": "measured", "drafter": "ngram", "model": {}, "machine": describe_machine()}
+    save_preset(Preset("kept", "chain", "tuned", profile=profile, schedule=kept), load_registry())
+    monkeypatch.setitem(sys.modules, "torch", None)  # importing it is an ImportError
+    report = doctor.examine()
+    assert any(problem.startswith("torch cannot be imported: ") for problem in report["problems"])
+    assert not report["ok"]
+    assert report["devices"] == []
     json.dumps(report)
 
 

@@ -57,6 +57,14 @@ def test_the_built_ins_are_found_through_entry_points_only(monkeypatch):
     assert not any(load_registry().entries.values())
 
 
+@pytest.mark.parametrize(("value", "shown"), [("", "''"), ("1nvalid value!", "'1nvalid value!'")])
+def test_an_entry_point_that_names_no_module_is_told_in_words(monkeypatch, value, shown):
+    entry = EntryPoint("odd", value, "talon")
+    monkeypatch.setattr(talon_core.plugins.registry, "entry_points", lambda group: [entry])
+    said = load_registry().failures["unknown:odd"]
+    assert said == f"ValueError: its entry point is {shown}; it must be module or module:object"
+
+
 def test_importing_the_framework_loads_no_plugin_and_nothing_heavy():
     heavy = {"talon_strategies", "talon_drafters", "talon_kernels", "torch", "transformers", "triton", "hypothesis"}
     code = f"import sys, talon_core; print(sorted({heavy!r} & set(sys.modules)))"

@@ -142,6 +142,19 @@ def test_grow_is_asked_layer_by_layer_however_often_it_is_timed(talon_benchmark)
     assert len(grown.chosen) == 3
 
 
+@pytest.mark.filterwarnings("ignore:Benchmark fixture was not used")
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_policy_that_drafts_nothing_at_first_has_no_layer_to_time(talon_benchmark, layer):
+    class Waits(Widest):
+        name = "waits"
+
+        def width(self, tree):
+            return 0
+
+    with pytest.raises(ValueError, match=r"tree policy 'waits' .*drafts nothing in its first round: there is no layer"):
+        talon_benchmark.grow(Waits, layer)
+
+
 def test_rounds_are_those_of_a_whole_text(talon_benchmark):
     result = talon_benchmark.rounds(Widest(budget=6))
     info = talon_benchmark.benchmark.extra_info
