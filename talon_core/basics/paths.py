@@ -91,6 +91,23 @@ def check_file(path: Path, called: str) -> None:
         raise ValueError(f"{called} is '{path}', which cannot be written: {error.strerror or error}") from None
 
 
+def check_spared(path: Path, called: str, folder: Path, names: Iterable[str], whose: str) -> None:
+    """Refuse to write what is said of a folder into one of the files that the folder is made of.
+
+    Args:
+        path: the file.
+        called: how an error calls it, as "--out".
+        folder: what is read.
+        names: of its files.
+        whose: what it is, as "the run".
+
+    Raises:
+        ValueError: if it is one of them, by whatever path.
+    """
+    if path.resolve() in [(folder / name).resolve() for name in names]:
+        raise ValueError(f"{called} is '{path}', which is one of {whose}'s own files; give another one")
+
+
 def check_folder(path: Path, called: str) -> None:
     """Refuse a folder in which nothing could be written, or that could not be made, as `check_file` does.
 

@@ -10,10 +10,13 @@ from talon_core.rule import CLAIMED, MEASURED
 HOPELESS = 100
 """How many times as many prompts nobody will measure."""
 
+SHORT = 12
+"""Letters of a commit that are told."""
+
 
 def advice(comparison: Comparison) -> list[str]:
     """Sentences about the whole run first, then about each method in order."""
-    said = [*_few(comparison)]
+    said = [*_several_commits(comparison), *_few(comparison)]
     for method in comparison.methods:
         said += _about(method, comparison)
     return said
@@ -29,6 +32,12 @@ def named(method: str, summary: Summary) -> str:
     if summary.lossless == CLAIMED:
         return f"{method} (claimed)"
     return method if summary.lossless else f"{method} (lossy)"
+
+
+def _several_commits(comparison: Comparison) -> Iterator[str]:
+    if len(comparison.commits) > 1:
+        named = ", ".join(commit[:SHORT] + "+" * commit.endswith("+") for commit in comparison.commits)
+        yield f"warning: the run was measured at several commits, in part by other code: {named}"
 
 
 def _few(comparison: Comparison) -> Iterator[str]:

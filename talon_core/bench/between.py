@@ -19,7 +19,7 @@ HINTS = {"weights_sha256": "the model's weights are not the same", "chat_templat
 
 @attrs.frozen
 class Pair:
-    """One method in a run, to the same method in the first run, over the prompts that both decoded.
+    """One method in a run, to the same method in the first run, over the prompts, and their turns, that both decoded.
 
     Attributes:
         run: the later run's label.
@@ -128,7 +128,8 @@ def _noted(label: str, first: str, one: Results, other: Results) -> list[str]:
 
 
 def _pairs(label: str, first: Results, later: Results, sets: set[str], baseline: str) -> list[Pair]:
-    then, now = ({key: of for key, of in _by_method(each, sets).items() if of} for each in (first, later))
+    turns = _turns(first) & _turns(later)  # a conversation that was broken off lacks some
+    then, now = ({key: of for key, of in _by_method(each, sets, turns).items() if of} for each in (first, later))
     found = []
     for method in now:
         if method not in then:
@@ -155,6 +156,12 @@ def _gains(of: Mapping[Key, float], reference: Mapping[Key, float]) -> dict[Key,
     return {key: of[key] / reference[key] for key in of if key in reference}
 
 
-def _by_method(results: Results, sets: set[str]) -> dict[str, list[Measurement]]:
+def _turns(results: Results) -> set[tuple[str, int, int]]:
+    """What is measured: sets, prompts and turns."""
+    return {(one.set, one.prompt, one.turn) for one in results.measurements}
+
+
+def _by_method(results: Results, sets: set[str], turns: set[tuple[str, int, int]]) -> dict[str, list[Measurement]]:
     names = [method["name"] for method in results.manifest["settings"]["methods"]]
-    return {name: [one for one in results.measurements if one.method == name and one.set in sets] for name in names}
+    both = [one for one in results.measurements if one.set in sets and (one.set, one.prompt, one.turn) in turns]
+    return {name: [one for one in both if one.method == name] for name in names}

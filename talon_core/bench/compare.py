@@ -112,12 +112,14 @@ class Comparison:
         methods: the names, in the manifest's order.
         sets: for each prompt set and method a summary.
         all: for each method a summary of all prompts.
+        commits: at which it was measured, each once; several where it was gone on with at another one.
     """
 
     baseline: str
     methods: Sequence[str]
     sets: Mapping[str, Mapping[str, Summary]]
     all: Mapping[str, Summary]
+    commits: Sequence[str] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """It as what JSON knows."""
@@ -152,7 +154,8 @@ def compare(results: Results, baseline: str = PLAIN) -> Comparison:
         for name in names
     }
     together = _summaries(results.measurements, lossless, marks, baseline, greedy)
-    return Comparison(baseline, list(lossless), sets, together)
+    commits = [str(session["commit"]) for session in results.manifest["sessions"] if session.get("commit")]
+    return Comparison(baseline, list(lossless), sets, together, [*dict.fromkeys(commits)])
 
 
 def _summaries(

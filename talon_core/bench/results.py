@@ -9,14 +9,26 @@ from typing import Any
 import attrs
 
 from talon_core.basics import records
-from talon_core.basics.paths import UNFINISHED, about, is_unused, remove_unfinished, small_text, write_whole
+from talon_core.basics.paths import (
+    LOCK,
+    UNFINISHED,
+    about,
+    check_spared,
+    is_unused,
+    remove_unfinished,
+    small_text,
+    write_whole,
+)
 from talon_core.basics.processors import of_earlier
 from talon_core.bench.measurement import Measurement
+from talon_core.bench.rounds import ROUNDS
 from talon_core.errors import written
 from talon_core.rule import CLAIMED, MEASURED
 
 MANIFEST = "manifest.json"
 RESULTS = "results.jsonl"
+OWN = (MANIFEST, RESULTS, ROUNDS, LOCK)
+"""What a run writes into its folder."""
 FORMAT = 1
 """Of the manifest and of the lines; another number is another form."""
 
@@ -131,6 +143,11 @@ def read_results(folder: Path) -> Results:
     whole = [measurement for measurement in measurements if counts[measurement.unit] == len(methods)]
     unfinished = len(measurements) - len(whole) + bool(cut)
     return Results(folder, manifest, whole, unfinished)
+
+
+def check_not_of_run(path: Path, called: str, folder: Path) -> None:
+    """Refuse a file of a run for what is said of it, by `ValueError`; see `check_spared`."""
+    check_spared(path, called, folder, OWN, "the run")
 
 
 def check_settings(folder: Path, manifest: Mapping[str, Any], part: str, now: Mapping[str, Any]) -> None:

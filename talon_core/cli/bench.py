@@ -14,7 +14,7 @@ from talon_core.bench.forms import ENDINGS, FORMS, answer, one_or_all
 from talon_core.bench.methods import PLAIN, parse_methods
 from talon_core.bench.peers import check_peers
 from talon_core.bench.prompts import read_sets
-from talon_core.bench.results import check_settings, read_manifest, read_results
+from talon_core.bench.results import check_not_of_run, check_settings, read_manifest, read_results
 from talon_core.bench.schedule import Plan
 from talon_core.bench.tables import tables
 from talon_core.cli import options as opts
@@ -180,6 +180,8 @@ def compare(
     form = _form(form, as_json)
     if out is not None:
         check_file(out, "--out")
+        for folder in folders:
+            check_not_of_run(out, "--out", folder)
     if out is not None and out.suffix.lower() not in ENDINGS:
         raise ValueError(f"--out is '{out}'; its name must end in {', '.join(ENDINGS)}, which says what is written")
     results = [read_results(folder) for folder in folders]

@@ -56,7 +56,7 @@ def report(
     as_json: opts.Json = False,
 ) -> None:
     """Write what a run found as one HTML page that loads nothing from elsewhere."""
-    from talon_core.bench.results import read_results
+    from talon_core.bench.results import check_not_of_run, read_results
     from talon_core.report.figures import ORACLE
     from talon_core.report.gather import Besides, report_of
     from talon_core.report.page import page_of
@@ -68,6 +68,7 @@ def report(
     results = read_results(folder)
     page = out if out is not None else folder / PAGE
     check_file(page, "--out")
+    check_not_of_run(page, "--out", folder)
     progress = progress_of(results)
     if not unfinished:
         check_finished(progress, folder)

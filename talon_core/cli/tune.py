@@ -18,7 +18,7 @@ from talon_core.cli.output import if_interrupted, note, print_json, wide_stdout
 from talon_core.cli.progress import progress
 from talon_core.defaults import NONE
 from talon_core.engine.ahead.place import check_usable, parse_place
-from talon_core.plugins.presets import KEPT, as_text, check_meaning, check_preset_name, save_preset
+from talon_core.plugins.presets import KEPT, as_text, check_kept, check_meaning, check_preset_name, save_preset
 from talon_core.plugins.registry import Registry, load_registry
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def tune(
     The gain is on prompts left out: a part of them at a time, with what a search on the others has found. The same
     traces, profile and seed give the same preset. Ctrl-C leaves nothing.
     """
+    from talon_core.trace.folder import check_not_of_trace
     from talon_core.tune.picture import check_picture, draw
     from talon_core.tune.run import TunePlan, tuned
     from talon_core.tune.search import needs_optuna
@@ -111,11 +112,16 @@ def tune(
     *folders, policy = what
     if not folders:
         raise ValueError(f"'{policy}' is all that is given; give a folder of talon trace record and then a policy")
+    if save is not None and is_file(save):
+        for folder in folders:
+            check_not_of_trace(Path(save), "--save", Path(folder))
     registry = load_registry()
     if replace and (save is None or is_file(save)):
         raise ValueError("--replace is about a name, and none is given; name it with --save")
     name = None if save is None else _name_of(save, registry, replace)
     space = space_of(registry, policy, search or ())
+    if name is not None:
+        check_kept(space.base)
     needs_optuna()
     if picture is not None:
         check_picture(picture)
@@ -150,7 +156,7 @@ def tune(
                 file = _saved(save, name, found, traces, costs, plan, command, registry, ahead)
             if picture is not None:
                 draw(found, picture)
-        except OSError:
+        except (OSError, ValueError):
             note(f"what was found is {found.best.spec}")  # a long search is not lost with a full disk
             raise
     if as_json:

@@ -42,7 +42,8 @@ def efficiency_of(measured: Mapping[str, Sequence[Measurement]], sets: Sequence[
     measured = {method: of for method, of in measured.items() if not _prepared(of)}
     points = []
     for method, of in measured.items():
-        groups = {ALL: of, **{name: [each for each in of if each.set == name] for name in sets if len(sets) > 1}}
+        groups: dict[str | None, Sequence[Measurement]] = {ALL: of}
+        groups.update({name: [each for each in of if each.set == name] for name in sets if len(sets) > 1})
         points += [point for name, part in groups.items() if (point := _point(method, name, part)) is not None]
     return Efficiency(points, _cost(measured)) if any(point.method != PLAIN for point in points) else None
 
@@ -51,7 +52,7 @@ def _prepared(of: Sequence[Measurement]) -> bool:
     return any(each.stats.get(name) for each in of for name in ("hits", "misses"))
 
 
-def _point(method: str, group: str, of: Sequence[Measurement]) -> Point | None:
+def _point(method: str, group: str | None, of: Sequence[Measurement]) -> Point | None:
     tokens, passes, drafts, nodes = (
         _total(of, name) for name in ("new_tokens", "target_passes", "draft_passes", "nodes_verified")
     )

@@ -14,8 +14,13 @@ LANES, EFFICIENCY, ORACLE, STEPS = "lanes", "efficiency", "oracle", "steps"
 FIGURES = (SPEED, MAT, DEPTHS, RANKS, SHAPES, TIME, TIMELINE, LANES, EFFICIENCY, ORACLE)
 """The names of the figures, in the order in which they stand on the page; `STEPS` is a section without one."""
 
-ALL = "all prompts"
-"""What stands in the place of a set's name where no set is meant."""
+ALL = None
+"""What stands in the place of a set's name where no set is meant: none can be called so."""
+
+
+def called(group: str | None) -> str:
+    """How a group of prompts is shown: a set by its name, all together in words."""
+    return "all prompts" if group is None else group
 
 
 @attrs.frozen
@@ -47,7 +52,7 @@ class Estimate:
         interval: the figure.
     """
 
-    set: str
+    set: str | None
     method: str
     interval: Interval
 
@@ -101,7 +106,7 @@ class TreeShapes:
         widths: for each depth from 1 on, how many rounds had a tree of that many nodes there, by the number of nodes.
     """
 
-    set: str
+    set: str | None
     method: str
     rounds: int
     nodes: float
@@ -171,7 +176,7 @@ class Point:
     """
 
     method: str
-    set: str
+    set: str | None
     delta: float
     tau: float
     nodes: float
@@ -395,7 +400,7 @@ class Report:
         return next(one for one in self.methods if one.name == method)
 
     @property
-    def groups(self) -> list[str]:
+    def groups(self) -> list[str | None]:
         """`ALL`, and the sets where there are several."""
         return [ALL, *(self.sets if len(self.sets) > 1 else ())]
 

@@ -21,6 +21,7 @@ from talon_core.report.shapes import Shapes
 from talon_core.report.steps import Questions, Steps, choose
 from talon_core.report.texts import Texts
 from talon_core.report.timing import RoundTimes, time_per_token
+from talon_core.rule import MEASURED
 
 ENVIRONMENT = {
     "cpu": "processor",
@@ -205,7 +206,9 @@ def _leader(comparison: Comparison, drafting: Sequence[str]) -> str:
 def _estimates(
     comparison: Comparison, figure: Callable[[Summary], Any], left_out: frozenset[str] | set[str] = frozenset()
 ) -> list[Estimate]:
-    groups = {ALL: comparison.all, **(comparison.sets if len(comparison.sets) > 1 else {})}
+    groups: dict[str | None, Mapping[str, Summary]] = {ALL: comparison.all}
+    if len(comparison.sets) > 1:
+        groups.update(comparison.sets)
     return [
         Estimate(group, method, found)
         for group, summaries in groups.items()
@@ -235,7 +238,9 @@ def _headline(comparison: Comparison, leader: str) -> str:
 
 def _equal(comparison: Comparison) -> str:
     """Whether outputs are plain decoding's, of the methods of which that is expected."""
-    expected = [one for method, one in comparison.all.items() if method != PLAIN and one.lossless]
+    expected = [
+        one for method, one in comparison.all.items() if method != PLAIN and one.lossless not in (False, MEASURED)
+    ]
     compared, identical = sum(one.compared for one in expected), sum(one.identical or 0 for one in expected)
     if not compared:
         return ""

@@ -6,7 +6,7 @@ from typing import Any
 from talon_core.bench.methods import PLAIN
 from talon_core.report import figures as of
 from talon_core.report.colours import LIGHT, number_of, shape_of
-from talon_core.report.figures import ALL, Estimate, Report
+from talon_core.report.figures import ALL, Estimate, Report, called
 from talon_core.report.lane_plot import draw_band
 from talon_core.report.plotting import as_file, bar, check_matplotlib, new_figure, plain, styled
 from talon_core.report.svg import shortened, ticks
@@ -64,7 +64,9 @@ def _estimates(report: Report, shown: Sequence[Estimate], unit: str, what: str) 
     axes, at, told, places = grid[0][0], 0.0, set[str](), list[tuple[float, str]]()
     for group in groups:
         at -= 1
-        axes.text(0, at, plain(group), transform=axes.get_yaxis_transform(), weight="bold", ha="right", va="center")
+        axes.text(
+            0, at, plain(called(group)), transform=axes.get_yaxis_transform(), weight="bold", ha="right", va="center"
+        )
         for one in (each for each in shown if each.set == group):
             at -= 1
             interval, look = one.interval, _look(report, one.method)
@@ -163,7 +165,7 @@ def _shapes(report: Report) -> Any:
             axes.set_xticks(range(0, deepest, 2), [str(depth + 1) for depth in range(0, deepest, 2)])
             axes.set_yticks(range(len(rows)), [str(low) for low, _ in rows])
             axes.grid(visible=False)
-            axes.set_title(plain(group), fontsize=8)
+            axes.set_title(plain(called(group)), fontsize=8)
         line[0].set_ylabel(f"{_label(report, method, 24)}\nwidth", fontsize=8)
     figure.supxlabel("depth", fontsize=9)
     return figure

@@ -9,7 +9,7 @@ from talon_core.bench.methods import PLAIN
 from talon_core.bench.sheets import Sheet
 from talon_core.report import figures as of
 from talon_core.report import svg_figures, svg_lanes
-from talon_core.report.figures import ALL, Estimate, Oracle, Report, Shown
+from talon_core.report.figures import ALL, Estimate, Oracle, Report, Shown, called
 from talon_core.report.lanes import CAPTION, HEADS, LANED
 from talon_core.report.timing import OF_TEXTS
 from talon_core.rounds import PARTS
@@ -109,7 +109,7 @@ def _mat(report: Report, section: Section) -> Section:
 def _estimated(report: Report, title: str, shown: Sequence[Estimate], unit: str) -> Sheet:
     rows = [
         [
-            *(one.set, report.shown(one.method).label, f"{one.interval.median:.2f}{unit}"),
+            *(called(one.set), report.shown(one.method).label, f"{one.interval.median:.2f}{unit}"),
             *(_ends(one.interval), str(one.interval.prompts)),
         ]
         for one in shown
@@ -175,7 +175,7 @@ def _shapes(report: Report, section: Section) -> Section:
     found = [
         Picture(
             svg_figures.tree_shapes(shape, report.shown(shape.method), rows, deepest, len(report.groups)),
-            f"{shape.set}: {shape.nodes:.1f} nodes",
+            f"{called(shape.set)}: {shape.nodes:.1f} nodes",
             report.shown(shape.method),
         )
         for one in report.methods
@@ -184,7 +184,7 @@ def _shapes(report: Report, section: Section) -> Section:
     ]
     told = [
         [
-            *(shape.set, report.shown(shape.method).label, str(depth)),
+            *(called(shape.set), report.shown(shape.method).label, str(depth)),
             *(f"{100 * shape.reached(depth):.0f}%", f"{shape.mean_width(depth):.2f}", str(shape.rounds)),
         ]
         for shape in report.shapes
@@ -255,7 +255,7 @@ def _efficiency(report: Report, section: Section) -> Section:
     assert report.efficiency is not None
     found = report.efficiency
     rows = [
-        [one.set, report.shown(one.method).label, f"{one.delta:.2f}", f"{one.tau:.2f}", f"{one.nodes:.1f}"]
+        [called(one.set), report.shown(one.method).label, f"{one.delta:.2f}", f"{one.tau:.2f}", f"{one.nodes:.1f}"]
         for one in found.points
     ]
     tables = [Sheet("Tokens and draft passes", ["set", "method", "delta", "tau", "nodes"], rows, names=2)]

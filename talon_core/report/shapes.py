@@ -17,9 +17,9 @@ MOST_RANKS = 12
 class Shapes:
     """Counts of one method."""
 
-    _widths: dict[str, list[Counter[int]]] = attrs.field(factory=lambda: defaultdict(list))
-    _rounds: Counter[str] = attrs.field(factory=Counter)
-    _nodes: Counter[str] = attrs.field(factory=Counter)
+    _widths: dict[str | None, list[Counter[int]]] = attrs.field(factory=lambda: defaultdict(list))
+    _rounds: Counter[str | None] = attrs.field(factory=Counter)
+    _nodes: Counter[str | None] = attrs.field(factory=Counter)
     _tested: Counter[tuple[int, int]] = attrs.field(factory=Counter)
     _accepted: Counter[tuple[int, int]] = attrs.field(factory=Counter)
 
@@ -60,7 +60,7 @@ class Shapes:
 
         return RankShares(table(self._tested), table(self._accepted))
 
-    def shapes(self, method: str, group: str) -> TreeShapes | None:
+    def shapes(self, method: str, group: str | None) -> TreeShapes | None:
         """The trees of a set, or of all; None where nothing was drafted."""
         if not self._widths.get(group):
             return None

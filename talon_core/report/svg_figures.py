@@ -16,6 +16,7 @@ from talon_core.report.figures import (
     Shown,
     TimePerToken,
     TreeShapes,
+    called,
 )
 from talon_core.report.svg import box, element, line, mark, picture, polyline, reach, ticks, under, words
 
@@ -73,8 +74,8 @@ def estimates(report: Report, shown: Sequence[Estimate], unit: str, what: str) -
         own = [one for one in shown if one.set == group]
         if not own:
             continue
-        size = sum(report.sets.values()) if group == ALL else report.sets[group]
-        rows.append(words(0, y, f"{group} ({size})", "strong"))
+        size = sum(report.sets.values()) if group is None else report.sets[group]
+        rows.append(words(0, y, f"{called(group)} ({size})", "strong"))
         for one in own:
             y += ROW
             rows += _estimate(report.shown(one.method), one, axis, y)
@@ -206,7 +207,7 @@ def tree_shapes(
             if count:
                 opacity = max(0.06, share)
                 parts.append(box(x + 0.5, y + 0.5, wide - 1, high - 1, "full", told, fill_opacity=opacity))
-    label = f"Heat map: nodes at each depth of the trees of {method.label} on {shape.set}"
+    label = f"Heat map: nodes at each depth of the trees of {method.label} on {called(shape.set)}"
     return picture(left + deepest * wide + 4, bottom + 18, label, parts, "small")
 
 

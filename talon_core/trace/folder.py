@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from talon_core.basics import records
-from talon_core.basics.paths import UNFINISHED, is_unused, small_text, write_whole, write_whole_parts
+from talon_core.basics.paths import UNFINISHED, check_spared, is_unused, small_text, write_whole, write_whole_parts
 from talon_core.engine.text_target import TextTarget
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.kept_laws import KeptLaws
@@ -161,6 +161,11 @@ def read_trace(folder: Path) -> Trace:
     if found is None:
         raise ValueError(f"there is no {MANIFEST} in '{folder}'; give a folder of talon trace record")
     return found
+
+
+def check_not_of_trace(path: Path, called: str, folder: Path) -> None:
+    """Refuse a trace's manifest for what is found on it, by `ValueError`; see `check_spared`."""
+    check_spared(path, called, folder, [MANIFEST], "the trace")
 
 
 def find_trace(folder: Path) -> Trace | None:

@@ -5,29 +5,31 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from talon_core.basics.numerals import counted
+
 Thing = TypeVar("Thing")
 
 
 def dealt(sets: Mapping[Any, Sequence[Thing]], folds: int, seed: int) -> list[list[Thing]]:
-    """Deal the texts of each set out to folds, in an order of their own; no two folds differ by more than one of a set.
+    """Deal the prompts of each set out to folds, in an order of its own; no two folds differ by more than one of a set.
 
     Args:
-        sets: the texts of each set, by what it is called.
+        sets: the prompts of each set, by what it is called.
         folds: how many, at least 2.
         seed: of the order.
 
     Raises:
-        ValueError: if a set has fewer texts than there are folds; the sentence names it.
+        ValueError: if a set has fewer prompts than there are folds; the sentence names it.
     """
     found: list[list[Thing]] = [[] for _ in range(folds)]
     rng, first = np.random.default_rng(seed), 0
-    for name, texts in sets.items():
-        if len(texts) < folds:
+    for name, prompts in sets.items():
+        if len(prompts) < folds:
             raise ValueError(
-                f"the set '{name}' has {len(texts)} text{'s' * (len(texts) != 1)}, fewer than {folds} folds; "
-                + (f"give --folds {len(texts)}, or record more" if len(texts) > 1 else "record at least two")
+                f"the set '{name}' has {counted(len(prompts), 'prompt')}, fewer than {folds} folds; "
+                + (f"give --folds {len(prompts)}, or record more" if len(prompts) > 1 else "record at least two")
             )
-        for place, number in enumerate(rng.permutation(len(texts)).tolist()):
-            found[(first + place) % folds].append(texts[number])
-        first += len(texts)  # so that what is left over does not come to the first folds alone
+        for place, number in enumerate(rng.permutation(len(prompts)).tolist()):
+            found[(first + place) % folds].append(prompts[number])
+        first += len(prompts)  # so that what is left over does not come to the first folds alone
     return found

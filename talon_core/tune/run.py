@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from time import perf_counter
 from typing import Any
 
@@ -19,7 +20,7 @@ from talon_core.tree import FloatArray
 from talon_core.tune.folds import dealt
 from talon_core.tune.search import Search, Trial
 from talon_core.tune.space import Dimension, Space
-from talon_core.tune.speeds import Speeds, Text
+from talon_core.tune.speeds import Speeds, Text, by_prompts
 
 
 @attrs.frozen
@@ -168,7 +169,8 @@ class _Tuning:
         if not self._speeds.texts:
             where = ", ".join(f"'{trace.folder}'" for trace in traces)
             raise ValueError(f"no text of the trace in {where} is there; go on with talon trace record")
-        self._folds = dealt(self._speeds.sets(), plan.folds, plan.seed)
+        parts = dealt(self._speeds.sets(), plan.folds, plan.seed)
+        self._folds = [[text for prompt in part for text in prompt] for part in parts]
         self._compared = [space.base, NONE]
         if plan.against is not None:
             against = spelled_out(registry, plan.against)
@@ -246,12 +248,12 @@ class _Tuning:
         return best
 
     def _gain(self, best: Trial, picked: Sequence[Trial], other: str) -> Gain:
-        by_set: dict[tuple[int, str], list[float]] = {}
-        for one, fold in zip(picked, self._folds, strict=True):
-            for text in fold:
-                ratio = self._speeds.log_ratio(one.spec, other, text)
-                by_set.setdefault((text.trace, text.set), []).append(ratio)
-        groups: list[FloatArray] = [np.array(by_set[key]) for key in sorted(by_set)]
+        by_set = by_prompts(
+            (self._speeds.prompt(text), self._speeds.log_ratio(one.spec, other, text))
+            for one, fold in zip(picked, self._folds, strict=True)
+            for text in fold
+        )
+        groups: list[FloatArray] = [np.array([*map(fmean, by_set[key])]) for key in sorted(by_set)]
         found = mean_with_interval(groups, lambda drawn: np.mean(drawn, axis=1))
         low, high = (None if end is None else math.exp(end) for end in (found.low, found.high))
         everything = self._speeds.texts

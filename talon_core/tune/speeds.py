@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from statistics import fmean
+from typing import TypeVar
 
 import attrs
 
@@ -21,6 +22,11 @@ from talon_core.trace.trying import Trying
 
 TIMED = 12
 """Texts on which a policy's own time is looked at."""
+
+Prompt = tuple[tuple[int, str], int]
+"""A set, as the number of a trace that has it and its name there, and which of its prompts."""
+
+Thing = TypeVar("Thing")
 
 
 @attrs.frozen(order=True)
@@ -90,16 +96,30 @@ class Speeds:
         """All that are there."""
         return [Text(number, *one) for number, trace in enumerate(self.traces) for one in trace.texts()]
 
-    def sets(self) -> dict[str, list[Text]]:
-        """The texts by their sets; sets of one name in two traces are two."""
-        found: dict[tuple[int, str], list[Text]] = defaultdict(list)
-        for text in self.texts:
-            found[text.trace, text.set].append(text)
+    @cached_property
+    def _first(self) -> dict[tuple[int, str], tuple[int, str]]:
+        """For each set of each trace, by number and name, the first one of the same content."""
+        first: dict[str, tuple[int, str]] = {}
+        return {
+            key: first.setdefault(str(one.get("sha256", key)), key)
+            for number, trace in enumerate(self.traces)
+            for one in trace["settings"]["sets"]
+            for key in [(number, str(one["name"]))]
+        }
+
+    def sets(self) -> dict[str, list[list[Text]]]:
+        """The texts by set and prompt: of a prompt that several traces have, all that it led to."""
+        found = by_prompts((self.prompt(text), text) for text in self.texts)
         names = [name for _, name in found]
         return {
-            name if names.count(name) == 1 else f"{name} of {self.traces[number].folder}": texts
-            for (number, name), texts in found.items()
+            name if names.count(name) == 1 else f"{name} of {self.traces[number].folder}": prompts
+            for (number, name), prompts in found.items()
         }
+
+    def prompt(self, text: Text) -> Prompt:
+        """Of which set a text's prompt is, and which; sets of one content in two traces are the same set."""
+        key = text.trace, text.set
+        return self._first.get(key, key), text.prompt
 
     def check(self, spec: str) -> None:
         """Refuse a policy that cannot be tried on one of the traces; raises ValueError as `Replay.check` does."""
@@ -165,14 +185,20 @@ class Speeds:
         return math.log(self.of(other, text).seconds / self.of(spec, text).seconds)
 
     def speed_up(self, spec: str, texts: Iterable[Text]) -> float:
-        """How many times as fast as plain decoding: the geometric mean over sets of the geometric means of their texts.
+        """How many times as fast as plain decoding: the geometric mean over sets of those of their prompts.
 
         So each prompt counts as much as another of its set, however long it is, and each set as much as another.
         """
-        by_set: dict[tuple[int, str], list[float]] = defaultdict(list)
-        for text in texts:
-            by_set[text.trace, text.set].append(self.log_ratio(spec, NONE, text))
-        return math.exp(fmean(fmean(values) for values in by_set.values()))
+        sets = by_prompts((self.prompt(text), self.log_ratio(spec, NONE, text)) for text in texts)
+        return math.exp(fmean(fmean(map(fmean, prompts)) for prompts in sets.values()))
+
+
+def by_prompts(pairs: Iterable[tuple[Prompt, Thing]]) -> dict[tuple[int, str], list[list[Thing]]]:
+    """What is known of prompts, by set, and there by prompt: of one that several traces have, of all its texts."""
+    found: dict[tuple[int, str], dict[int, list[Thing]]] = {}
+    for (key, prompt), thing in pairs:
+        found.setdefault(key, {}).setdefault(prompt, []).append(thing)
+    return {key: [*prompts.values()] for key, prompts in found.items()}
 
 
 def _known(seconds: float | None) -> float:

@@ -41,6 +41,26 @@ def test_prompts_that_only_one_run_has_are_left_out(run):
     assert any(note.startswith("new: warning: 4 prompts only") for note in found.notes)
 
 
+def test_of_a_conversation_only_turns_that_both_runs_have_are_paired(folder_of, measurement):
+    """One that was broken off has no turn that is slow, and so would be faster than itself."""
+
+    def run(name, turns):
+        lines = [
+            measurement(method, prompt, seconds, turn=turn, target_passes=passes)
+            for prompt in range(3)
+            for turn, plain, its, took in ((0, 1.0, 0.5, 5), (1, 8.0, 2.0, 10))
+            if turn < turns[prompt]
+            for method, seconds, passes in (("none", plain, 10), ("ngram", its, took))
+        ]
+        return read_results(folder_of(lines, name, sets={"qa": 3}, all_turns=True))
+
+    found = side_by_side([run("old", (2, 1, 2)), run("new", (2, 2, 1))])
+    for pair in found.pairs:
+        assert (pair.prompts, pair.ratio.median, pair.ratio.low, pair.ratio.high) == (3, 1, 1, 1)
+        assert pair.mat_ratio.median == 1
+    assert found.pairs[1].ratio_of_ratios.low == found.pairs[1].ratio_of_ratios.high == 1
+
+
 def test_a_prompt_set_of_other_contents_is_not_paired(run):
     new = run("new", 1.0, 0.25)
     new.manifest["settings"]["sets"][0]["sha256"] = "1" * 64
@@ -65,6 +85,15 @@ def test_what_else_was_different_is_noted(run):
     found = side_by_side([run("old", 1.0, 0.5), new])
     assert len(found.pairs) == 2
     assert "new and old differ in threads is 8 and 1; what ngram stands for" in found.notes
+
+
+def test_a_run_that_was_gone_on_with_at_another_commit_says_so(run):
+    old, new = run("old", 1.0, 0.5), run("new", 1.0, 0.25)
+    new.manifest["sessions"][:] = [{"commit": commit} for commit in ("a" * 40, None, "b" * 40 + "+", "a" * 40)]
+    note = "warning: the run was measured at several commits, in part by other code: aaaaaaaaaaaa, bbbbbbbbbbbb+"
+    assert f"new: {note}" in side_by_side([old, new]).notes
+    assert not [said for said in side_by_side([old, run("again", 1.0, 0.25)]).notes if "commits" in said]
+    assert note in side_by_side([new]).notes
 
 
 def test_folders_of_one_name_are_told_apart_by_their_paths_and_none_is_given_twice(run):

@@ -380,6 +380,18 @@ def test_a_file_of_another_ending_is_refused_before_anything_is_read(talon, tmp_
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.parametrize("name", [MANIFEST, "there/../manifest.json", "results.md"])
+def test_no_file_of_a_run_is_replaced_by_what_is_said_of_it(bench, talon, tmp_path, name):
+    bench("--limit", "1")
+    folder = tmp_path / "out"
+    (folder / "there").mkdir()
+    (folder / "results.md").symlink_to(RESULTS)
+    before = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+    ran = talon("bench", "compare", str(folder), "--out", str(folder / name))
+    assert ran.refusal == f"--out is '{folder / name}', which is one of the run's own files; give another one"
+    assert {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()} == before
+
+
 def test_compare_finds_a_wrong_output_and_says_so_with_its_status(bench, talon, tmp_path):
     bench()
     file = tmp_path / "out" / RESULTS

@@ -50,6 +50,15 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, generations: int) -> None:
     monkeypatch.setattr(Generation, "result", result)
 
 
+@pytest.mark.parametrize("name", [MANIFEST, RESULTS, ROUNDS, ".lock"])
+def test_no_file_of_a_run_is_replaced_by_its_report(bench, talon, name):
+    out = bench()
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    ran = talon("bench", "report", str(out), "--out", str(out / name))
+    assert ran.refusal == f"--out is '{out / name}', which is one of the run's own files; give another one"
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+
+
 def test_the_page_is_written_beside_the_results_and_answered_in_json(bench, talon, prompts):
     out = bench("--rounds")
     ran = talon("bench", "report", str(out), "--prompts", str(prompts), "--json")

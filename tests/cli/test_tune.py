@@ -374,7 +374,7 @@ def test_a_profile_must_be_of_the_traces_drafter_and_know_it(tune: Any) -> None:
         (SMALL, "there is no profile: what a node and a layer cost decides"),
         (("--profile", "h200", *SMALL), "no profile 'h200'; there are: "),
         ((*PROFILE, "--folds", "1"), "--folds is 1; it must be at least 2"),
-        ((*PROFILE, "--folds", "5"), "the set 'prompts' has 4 texts, fewer than 5 folds; give --folds 4"),
+        ((*PROFILE, "--folds", "5"), "the set 'prompts' has 4 prompts, fewer than 5 folds; give --folds 4"),
         ((*PROFILE, "--trials", "0"), "--trials is 0; it must be at least 1"),
         ((*PROFILE, "--jobs", "0"), "--jobs is 0; it must be at least 1"),
         ((*PROFILE, "--search", "size=2..4"), "tree policy 'talon' has no option 'size'"),
@@ -422,6 +422,15 @@ def test_a_policy_or_a_folder_that_will_not_do_gets_a_sentence(
     assert sentence in tune(*PROFILE, "--folds", "2", folders=folders, policy=policy).refusal
 
 
+def test_a_trace_is_not_replaced_by_what_is_found_on_it(tune: Any, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    shutil.copytree(SHIPPED, trace)
+    manifest = trace / "manifest.json"
+    refusal = tune(*PROFILE, *SMALL, "--save", str(manifest), folders=(str(trace),)).refusal
+    assert refusal == f"--save is '{manifest}', which is one of the trace's own files; give another one"
+    assert manifest.read_bytes() == (SHIPPED / "manifest.json").read_bytes()
+
+
 def test_a_trace_without_texts_gets_a_sentence(tune: Any, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -457,3 +466,24 @@ def test_a_name_that_no_file_can_have_is_refused_before_the_search(talon: Any) -
         ran = talon(*given, "--save", save)
         assert ran.status == 2
         assert "trials" not in ran.err
+
+
+def test_a_policy_that_no_preset_can_have_is_refused_before_the_search(
+    tune: Any, monkeypatch: pytest.MonkeyPatch, own_data: Path
+) -> None:
+    monkeypatch.setattr("talon_core.plugins.presets.LONGEST_POLICY", 3)
+    monkeypatch.setattr(Speeds, "try_all", lambda *given: pytest.fail("it was searched"))
+    refusal = tune(*PROFILE, *SMALL, "--save", "mine").refusal
+    assert "characters, and that of a preset at most 3; give a shorter one, or leave out --save" in refusal
+    assert not own_data.exists()
+
+
+def test_what_was_found_is_told_where_it_cannot_be_a_preset(tune: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*given: Any) -> None:
+        raise ValueError("'policy' is too long")
+
+    monkeypatch.setattr("talon_core.cli.tune._saved", refused)
+    ran = tune(*PROFILE, *SMALL, "--save", "mine")
+    assert ran.status == 2
+    assert "'policy' is too long" in ran.err
+    assert "what was found is talon" in ran.err

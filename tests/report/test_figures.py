@@ -25,6 +25,7 @@ from talon_core.report.shapes import MOST_RANKS
 from talon_core.report.steps import MOST_NODES, read_questions
 from talon_core.report.texts import Texts
 from talon_core.rounds import PARTS
+from talon_core.rule import MEASURED
 from talon_core.trace.along import Along
 
 METHOD = "draft-model:skip=2/talon:budget=8"
@@ -250,6 +251,18 @@ def test_a_run_that_drafts_nothing_says_so(decoded):
     assert found.headline.startswith("Plain decoding wrote ")
 
 
+def test_a_peers_outputs_are_none_of_the_lossless_methods(results):
+    manifest = copy.deepcopy(results.manifest)
+    (peer,) = [each for each in manifest["settings"]["methods"] if each["name"] == "generate"]
+    peer["lossless"] = MEASURED
+    changed = [
+        attrs.evolve(each, token_ids=[1, *each.token_ids[1:]]) if each.method == "generate" else each
+        for each in results.measurements
+    ]
+    found = report_of(attrs.evolve(results, manifest=manifest, measurements=changed))
+    assert found.headline.endswith("All 12 outputs of the lossless methods were the same as plain decoding's.")
+
+
 def test_a_trace_of_another_run_is_refused(recorded, results):
     settings, environment = results.manifest["settings"], results.manifest["environment"]
 
@@ -278,6 +291,25 @@ def test_without_a_tokenizer_tokens_are_numbers(results):
     found = report_of(results)
     assert all(word.isdecimal() for word in found.walks.words)
     assert all(each.answer is None and each.text is None for each in found.walks.prompts)
+
+
+def test_a_set_that_is_called_as_all_prompts_are_takes_nothing_from_their_figures(results, tmp_path):
+    shutil.copytree(results.folder, tmp_path, dirs_exist_ok=True)
+    for file in (MANIFEST, RESULTS, ROUNDS):
+        text = (tmp_path / file).read_text()
+        (tmp_path / file).write_text(re.sub(r'("(?:name|set)": )"some"', r'\1"all prompts"', text))
+    found, of_all = report_of(read_results(tmp_path)), report_of(results)
+    assert found.groups == [ALL, "other", "all prompts"]
+    for figures, expected in (
+        (found.speed, of_all.speed),
+        (found.mat, of_all.mat),
+        (found.shapes, of_all.shapes),
+        (found.efficiency.points, of_all.efficiency.points),
+    ):
+        own = [attrs.evolve(one, set="some") if one.set == "all prompts" else one for one in figures]
+        assert own == list(expected)
+    assert "all prompts (4)" in page_of(found)
+    assert "all prompts (3)" in page_of(found)
 
 
 @pytest.mark.parametrize(("name", "shown"), [("", "''"), ("  ", "'  '"), ("\x1b[31m", "\x1b[31m"), ("<b>", "<b>")])

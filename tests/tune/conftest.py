@@ -1,6 +1,6 @@
 """Tunings of the trace that ships, with costs that are made up: some in a hundredth of a second."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -23,9 +23,11 @@ def shipped() -> Trace:
 def tune(shipped: Trace) -> Callable[..., Tuned]:
     """Tunes a policy on it."""
 
-    def run(spec: str, *searches: str, costs: Costs | None = None, **plan: Any) -> Tuned:
+    def run(
+        spec: str, *searches: str, costs: Costs | None = None, traces: Sequence[Trace] = (shipped,), **plan: Any
+    ) -> Tuned:
         registry = load_registry()
         settings = TunePlan(**{"trials": 8, "folds": 2, **plan})
-        return tuned([shipped], space_of(registry, spec, searches), costs or Priced(), registry, settings)
+        return tuned(traces, space_of(registry, spec, searches), costs or Priced(), registry, settings)
 
     return run

@@ -23,8 +23,8 @@ def test_each_text_is_in_one_fold_and_each_fold_has_of_every_set(folds: int, dat
 
 def test_fewer_prompts_than_folds_get_a_sentence() -> None:
     with pytest.raises(
-        ValueError, match=r"the set 'b' has 3 texts, fewer than 4 folds; give --folds 3, or record more"
+        ValueError, match=r"the set 'b' has 3 prompts, fewer than 4 folds; give --folds 3, or record more"
     ):
         dealt({"a": range(4), "b": range(3)}, 4, 0)
-    with pytest.raises(ValueError, match=r"the set 'b' has 1 text, fewer than 2 folds; record at least two"):
+    with pytest.raises(ValueError, match=r"the set 'b' has 1 prompt, fewer than 2 folds; record at least two"):
         dealt({"b": range(1)}, 2, 0)

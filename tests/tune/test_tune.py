@@ -196,6 +196,17 @@ def test_what_a_policy_remembers_of_other_texts_does_not_count(shipped: Trace) -
     assert found[0] == found[1]
 
 
+def test_a_prompt_that_two_traces_have_is_one_prompt(tune: Tune, shipped: Trace) -> None:
+    """It is searched on in both or left out in both, and counts once: with the same texts again all figures stay."""
+    once, twice = (tune("talon", traces=traces, folds=3) for traces in ([shipped], [shipped, shipped]))
+    assert (once.texts, twice.texts) == (4, 8)
+    assert [one.spec for one in twice.folds] == [one.spec for one in once.folds]
+    for spec, gain in once.gains.items():
+        assert twice.gains[spec].left_out.prompts == gain.left_out.prompts == 4
+        assert attrs.astuple(twice.gains[spec].left_out) == pytest.approx(attrs.astuple(gain.left_out))
+        assert twice.gains[spec].searched == pytest.approx(gain.searched)
+
+
 def test_each_set_counts_as_much_as_another(shipped: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     speeds = Speeds([shipped], Priced(), load_registry(), "auto", 1)
     few, many = [Text(0, "a", 0)], [Text(0, "b", number) for number in range(3)]
@@ -248,7 +259,7 @@ def test_a_search_makes_use_of_the_policy_as_it_is() -> None:
         ({"seed": -1}, "--seed is -1; it must be at least 0"),
         ({"seed": 2**32}, "--seed is 4294967296; it must be below"),
         ({"jobs": 0}, "--jobs is 0; it must be at least 1"),
-        ({"folds": 5}, "the set 'prompts' has 4 texts, fewer than 5 folds"),
+        ({"folds": 5}, "the set 'prompts' has 4 prompts, fewer than 5 folds"),
     ],
 )
 def test_a_plan_that_cannot_be_gets_a_sentence(tune: Tune, plan: dict[str, int], sentence: str) -> None:
