@@ -12,7 +12,6 @@ medians over repetitions, and the ratio to the first that was named. On a machin
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from figures_file import check_options, write_figures
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -30,6 +30,7 @@ from talon_core.bench.prompts import read_sets
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.defaults import AUTO, DEFAULT_MODEL, DEFAULT_POLICY, NONE
+from talon_core.engine.bounds import Bounds
 from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts
 
@@ -52,6 +53,7 @@ def main() -> None:
     parser.add_argument("--processor-time", action="store_true", help="count only what this process has computed")
     parser.add_argument("--out", type=Path, default=None, help="write the figures to this JSON file")
     options = parser.parse_args()
+    check_options(parser, options, "repetitions")
     named = options.ways or [*WAYS]
     if unknown := [name for name in named if name not in WAYS]:
         parser.error(f"there is no way {unknown[0]!r}; there are {', '.join(WAYS)}")
@@ -60,11 +62,12 @@ def main() -> None:
     if options.longest < SEQUENCES:
         parser.error(f"--longest is {options.longest}; it must be at least {SEQUENCES}, one token for each sequence")
     model, tokenizer = load_model(options.model)
+    again = Bounds(keep=False)  # prompts come several times, and each time they are read
     try:
-        drafting = decoder_for_model(model, tokenizer, Parts(options.drafter, options.policy))
+        drafting = decoder_for_model(model, tokenizer, Parts(options.drafter, options.policy), bounds=again)
     except (ValueError, LookupError) as error:
         parser.error(str(error))
-    plain = decoder_for_model(model, tokenizer, Parts(policy=NONE))
+    plain = decoder_for_model(model, tokenizer, Parts(policy=NONE), bounds=again)
     clock = time.process_time if options.processor_time else time.perf_counter
     drafting.engine.now = plain.engine.now = clock
     requests = _requests(drafting, options.prompts, options.longest)
@@ -85,8 +88,7 @@ def main() -> None:
         "ways": _timed(ways, options.repetitions, clock),
     }
     _show(figures)
-    if options.out is not None:
-        options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    write_figures(options.out, figures)
 
 
 def _requests(decoder: Decoder, path: Path, longest: int) -> list[Request]:

@@ -7,21 +7,21 @@ all of it, with versions, as JSON.
 """
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+from figures_file import check_options, write_figures
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from talon_core.bench.engines import Decoded, engine_of, engine_of_transformers
 from talon_core.bench.environment import describe_environment, describe_session
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
@@ -75,6 +75,7 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--out", type=Path, default=None, help="write the figures to this JSON file")
     options = parser.parse_args()
+    check_options(parser, options, "repetitions")
     model, tokenizer = load_model(options.model)
     again = Bounds(keep=False)  # prompts come several times, and each time they are read
     plain = decoder_for_model(model, tokenizer, Parts(policy="none"), bounds=again)
@@ -94,67 +95,54 @@ def main() -> None:
         "memory": _memory(options.model, model),
     }
     _show(figures)
-    if options.out is not None:
-        options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    write_figures(options.out, figures)
 
 
 def _decoding(
     model: Any, plain: Decoder, fast: dict[str, Decoder], repetitions: int, new: int
 ) -> dict[str, dict[str, Any]]:
-    """Tokens per second of each method, prompt by prompt, in turn."""
-
-    def generate(prompt: str) -> dict[str, Any]:
-        ids = torch.as_tensor(plain.frontend.request(prompt, {}).ids)[None]
-        started = time.perf_counter()
-        out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, do_sample=False)
-        seconds = time.perf_counter() - started
-        tokens = out[0, ids.shape[1] :].tolist()
-        return {"tokens": tokens, "tokens_per_second": len(tokens) / seconds}
-
-    def ours(decoder: Decoder) -> Callable[[str], dict[str, Any]]:
-        def run(prompt: str) -> dict[str, Any]:
-            result = decoder.generate(prompt, max_new_tokens=new)
-            stats = result.stats
-            target = stats.prefill_seconds + stats.verify_seconds
-            return {
-                "tokens": result.token_ids,
-                "tokens_per_second": stats.tokens_per_second,
-                "mean_accepted_tokens": stats.mean_accepted_tokens,
-                "outside_target": 1 - target / stats.seconds,
-            }
-
-        return run
-
-    methods = {"transformers": generate, "plain": ours(plain), **{name: ours(of) for name, of in fast.items()}}
-    runs: dict[str, dict[str, list[dict[str, Any]]]] = {prompt: {name: [] for name in methods} for prompt in PROMPTS}
+    """Tokens per second of the whole call of each method, prompt by prompt, in turn."""
+    methods = {
+        "transformers": engine_of_transformers(model, plain),
+        "plain": engine_of(plain),
+        **{name: engine_of(of) for name, of in fast.items()},
+    }
+    prompts = {name: plain.frontend.request(text, {}).ids for name, text in PROMPTS.items()}
+    runs: dict[str, dict[str, list[Decoded]]] = {prompt: {name: [] for name in methods} for prompt in PROMPTS}
     for repetition in track(range(-1, repetitions), "decoding", console=Console(stderr=True), transient=True):
-        for prompt, text in PROMPTS.items():
+        for prompt, ids in prompts.items():
             for name, method in methods.items():
-                run = method(text)
+                run = method(ids, {"max_new_tokens": new})
                 if repetition >= 0:  # the first round warms up
                     runs[prompt][name].append(run)
     return {prompt: _summary(of) for prompt, of in runs.items()}
 
 
-def _summary(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    speed = {name: [run["tokens_per_second"] for run in of] for name, of in runs.items()}
+def _summary(runs: dict[str, list[Decoded]]) -> dict[str, Any]:
+    speed = {name: [run.stats["tokens_per_second"] for run in of] for name, of in runs.items()}
     drafters = [name for name in runs if name not in BASELINES]
     pairs = [("plain", "transformers"), *((name, other) for name in drafters for other in BASELINES)]
     ratios = {
         f"{one} / {other}": statistics.median(a / b for a, b in zip(speed[one], speed[other], strict=True))
         for one, other in pairs
     }
-    outputs = {tuple(run["tokens"]) for of in runs.values() for run in of}
+    outputs = {tuple(run.token_ids) for of in runs.values() for run in of}
     return {
         "tokens_per_second": {name: statistics.median(values) for name, values in speed.items()},
         "ratios": ratios,
-        "mean_accepted_tokens": {name: runs[name][0]["mean_accepted_tokens"] for name in drafters},
+        "mean_accepted_tokens": {name: runs[name][0].stats["mean_accepted_tokens"] for name in drafters},
         "outside_target": {
-            name: statistics.median(run["outside_target"] for run in runs[name]) for name in ("plain", *drafters)
+            name: statistics.median(_outside_target(run.stats) for run in runs[name]) for name in ("plain", *drafters)
         },
-        "new_tokens": len(runs["plain"][0]["tokens"]),
+        "new_tokens": len(runs["plain"][0].token_ids),
         "identical_output": len(outputs) == 1,
     }
+
+
+def _outside_target(stats: Mapping[str, Any]) -> float:
+    """The share of the seconds in which the target computes nothing."""
+    target = stats["prefill_seconds"] + stats["verify_seconds"]
+    return float(1 - target / stats["seconds"])
 
 
 def _verify(decoder: Decoder, repetitions: int) -> dict[str, Any]:

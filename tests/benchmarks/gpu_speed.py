@@ -14,7 +14,6 @@ nothing about speed.
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -34,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # where pytest finds `tal
 
 import torch
 import torch.nn.functional as F
+from figures_file import check_options, write_figures
 from rich.console import Console
 from rich.table import Table
 from schedule_ways import measured, ways_of
@@ -45,6 +45,7 @@ from talon_core.bench.environment import describe_environment, describe_session
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.drafter import Frontier, Part
+from talon_core.engine.bounds import Bounds
 from talon_core.hf.target import HFTarget
 from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts
@@ -72,6 +73,9 @@ TESTING = RejectionWithoutReplacement(), Traversal()
 
 VISITED = 4
 """Nodes of a path, where drawing is timed."""
+
+AGAIN = Bounds(keep=False)
+"""Prompts come several times, and each time they are read."""
 
 PROMPT = "Write a short story about a lighthouse keeper who finds a message in a bottle."
 
@@ -146,12 +150,13 @@ def main() -> None:
     parser.add_argument("--prompts", type=Path, default=None, help="a folder of prompt sets, for talon bench run")
     parser.add_argument("--out", type=Path, default=None, help="write the figures to this JSON file")
     options = parser.parse_args()
+    check_options(parser, options)
     if not options.smoke and not torch.cuda.is_available():
         parser.error("there is no GPU here; --smoke goes through everything in miniature on the CPU")
     bench = Bench(SMOKE if options.smoke else Sizes())
     model, tokenizer = load_model(options.model)
-    plain = decoder_for_model(model, tokenizer, Parts(policy="none"))
-    fast = decoder_for_model(model, tokenizer, Parts(options.drafter, options.policy))
+    plain = decoder_for_model(model, tokenizer, Parts(policy="none"), bounds=AGAIN)
+    fast = decoder_for_model(model, tokenizer, Parts(options.drafter, options.policy), bounds=AGAIN)
     figures = {
         "manifest": {
             "smoke": options.smoke,
@@ -173,8 +178,7 @@ def main() -> None:
         "waiting": {"plain": bench.waiting(plain), "fast": bench.waiting(fast)},
     }
     show(figures)
-    if options.out is not None:
-        options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    write_figures(options.out, figures)
     if options.prompts is not None:
         ahead = f"{options.drafter} / {options.ahead}"
         methods = [f"{options.drafter} / {options.policy}", ahead]
@@ -192,7 +196,7 @@ def random_tree(rng: np.random.Generator, nodes: int, vocab: int) -> TokenTree:
 def drawing_on_the_host(fast: Decoder) -> Decoder:
     """Another decoder of the same parts, whose rule draws: who draws is settled when a decoder is made."""
     draws, fast.target.can_draw = fast.target.can_draw, False
-    host = Decoder(fast.target, fast.rule, fast.policy, fast.drafter, fast.frontend)
+    host = Decoder(fast.target, fast.rule, fast.policy, fast.drafter, fast.frontend, bounds=AGAIN)
     fast.target.can_draw = draws
     return host
 
@@ -374,7 +378,7 @@ class Bench:
         """Tokens per second of one sequence with PyTorch's operations in layers, and with kernels that fuse them."""
         kernels = "triton" if self.on_gpu else "native"
         ways = {
-            name: decoder_for_model(model, tokenizer, attrs.evolve(parts, accelerate=given))
+            name: decoder_for_model(model, tokenizer, attrs.evolve(parts, accelerate=given), bounds=AGAIN)
             for name, given in (("without", False), ("with", kernels))
         }
         return {"method": method, "accelerator": kernels, **self._speeds([PROMPT], **ways)}
@@ -394,7 +398,7 @@ class Bench:
         return {**medians, "ratio": statistics.median(b / a for a, b in zip(first, second, strict=True))}
 
     def waiting(self, decoder: Decoder) -> float | None:
-        """The share of a generation's rounds in which the GPU has nothing to do; None without one."""
+        """The share of a generation's time in which the GPU has nothing to do; None without one."""
         if not self.on_gpu:
             return None
         decoder.generate(PROMPT, max_new_tokens=self.sizes.new)

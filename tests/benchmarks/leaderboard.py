@@ -27,7 +27,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean
 from types import MappingProxyType
@@ -38,6 +38,8 @@ from rich.console import Console
 from talon_core.basics.numerals import fault_of_temperature
 from talon_core.basics.paths import check_file, check_folder, write_whole
 from talon_core.bench.methods import parse_methods
+from talon_core.bench.prompts import read_sets
+from talon_core.bench.results import read_manifest
 from talon_core.defaults import DEFAULT_MODEL, EXACT_RULE
 from talon_core.plugins.parts import built
 from talon_core.plugins.registry import Registry, load_registry
@@ -105,7 +107,7 @@ def main() -> None:
         parser.error(f"--until is '{options.until}' and --work is not given; nothing would be left of the steps")
     try:
         _check(options)
-    except (ValueError, OSError) as error:
+    except (ValueError, LookupError, OSError) as error:
         parser.error(str(error))
     with tempfile.TemporaryDirectory() as temporary:
         options.work = options.work or Path(temporary)
@@ -126,8 +128,10 @@ def _check(options: argparse.Namespace) -> None:
     """Refuse what hours of work would end at.
 
     Raises:
-        ValueError: if a number is too small, nothing is named to be tried, or a file or folder cannot be written.
-        OSError: if the page cannot be read.
+        ValueError: if a number is too small, nothing is named to be tried, a policy or a drafter cannot be made, there
+            are no prompts, or a file or folder cannot be written.
+        LookupError: if there is no such drafter.
+        OSError: if the page or the prompts cannot be read.
     """
     for option in ("limit", "laws_limit", "clock_limit", "max_new_tokens", "best"):
         if getattr(options, option) < 1:
@@ -152,6 +156,13 @@ def _check(options: argparse.Namespace) -> None:
     if options.page is not None:
         check_file(options.page, "--page")
         _around_tables(options.page)
+    registry = load_registry()
+    for drafter in (*options.drafters, *(options.laws_drafters or ())):
+        built(registry, "drafter", drafter)
+    for name in (*policies_of(registry, draws=False), *policies_of(registry, draws=True)):
+        for policy in POLICIES.get(name, [name]):
+            built(registry, "tree policy", policy)
+    read_sets(options.prompts)
 
 
 def _boards(options: argparse.Namespace, last: int) -> dict[str, Any]:
@@ -177,8 +188,7 @@ def _boards(options: argparse.Namespace, last: int) -> dict[str, Any]:
 def _datastore(options: argparse.Namespace) -> str:
     """The drafter that retrieves from the corpus; its index is made if there is none of these files as they are."""
     files = find_corpus(options.corpus).files
-    seen = [(str(one.resolve()), one.stat().st_size, one.stat().st_mtime_ns) for one in files]
-    folder: Path = options.work / f"datastore-{_digest(options.model, seen)}"
+    folder: Path = options.work / f"datastore-{_digest(options.model, _seen(files))}"
     if not folder.exists():
         _talon("datastore", "build", *map(str, options.corpus), "--model", options.model, "--out", str(folder))
     return f"datastore:path={folder}"
@@ -187,6 +197,18 @@ def _datastore(options: argparse.Namespace) -> str:
 def _digest(*of: object) -> str:
     """A short name for what a folder was made of."""
     return hashlib.sha256(repr(of).encode()).hexdigest()[:8]
+
+
+def _seen(files: Iterable[Path]) -> list[tuple[str, int, int]]:
+    """What tells whether files have changed."""
+    return [(str(one.resolve()), one.stat().st_size, one.stat().st_mtime_ns) for one in files]
+
+
+def _contents(options: argparse.Namespace) -> str:
+    """A short name for what the prompts, and a model's own files, hold: their paths do not say it."""
+    model = Path(options.model)
+    files = sorted(one for one in (model, *model.rglob("*")) if one.is_file())
+    return _digest([(one.name, one.sha256) for one in read_sets(options.prompts)], _seen(files))
 
 
 def _traces(options: argparse.Namespace, temperature: float) -> Iterator[tuple[str, bool]]:
@@ -225,14 +247,14 @@ def methods_of(registry: Registry, laws: bool, reads_texts: bool = False) -> lis
 
 
 def _record(options: argparse.Namespace, drafter: str, temperature: float, laws: bool) -> Path:
-    """The trace of a drafter; what is there is gone on with, and not looked at if the same command has ended before."""
+    """The trace of a drafter; what is there is gone on with, and not looked at if all of the same has ended before."""
     kind = "-laws" if laws else ""
     trace: Path = options.work / f"trace-{temperature:g}{kind}-{_file_name(drafter)}"
     how = ["--laws", *SMALL] if laws else RECORDED
     texts = _texts(options, options.laws_limit if laws else options.limit, temperature)
     command = ["trace", "record", "--drafter", drafter, *texts, "--out", str(trace), *how, "--json"]
     ended = options.work / f"{trace.name}.command"
-    said = "\n".join(command) + "\n"
+    said = "\n".join([*command, _contents(options)]) + "\n"
     if not ended.exists() or ended.read_text(encoding="utf-8") != said:
         _talon(*command)
         write_whole(ended, said)
@@ -324,8 +346,10 @@ def _decoded(options: argparse.Namespace, temperature: float, rows: Sequence[Map
     texts = _texts(options, options.clock_limit, temperature)
     folder = options.work / f"bench-{temperature:g}-{_digest(methods, texts)}"
     _talon("bench", "run", *methods, *texts, "--warmup", "1", "--out", str(folder))
+    manifest = read_manifest(folder)
+    assert manifest is not None
     compared = _talon("bench", "compare", str(folder), "--json")
-    return {"compared": compared["all"], "environment": compared.get("environment")}
+    return {"compared": compared["all"], "environment": manifest["environment"]}
 
 
 def _talon(*arguments: str, environment: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
@@ -361,9 +385,10 @@ def _timed(compared: dict[str, dict[str, Any]]) -> list[Sequence[str]]:
     rows = []
     for name, one in sorted(compared.items(), key=lambda item: -item[1]["tokens_per_second"]):
         ratio, mat = one["to_plain"], one["mean_accepted_tokens"]
-        interval = "" if ratio is None else f"{ratio['low']:.2f} to {ratio['high']:.2f}"
+        interval = "" if ratio is None or ratio["low"] is None else f"{ratio['low']:.2f} to {ratio['high']:.2f}"
         median = "" if ratio is None else f"{ratio['median']:.2f}x"
-        rows.append((f"`{name}`", f"{one['tokens_per_second']:.1f}", median, interval, f"{mat:.2f}"))
+        tokens = "" if mat is None else f"{mat:.2f}"
+        rows.append((f"`{name}`", f"{one['tokens_per_second']:.1f}", median, interval, tokens))
     return rows
 
 

@@ -12,7 +12,6 @@ then it is found out whether a screen of the head is quicker with so many nodes.
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from typing import Any
 import attrs
 import numpy as np
 import torch
+from figures_file import check_options, write_figures
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -60,6 +60,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=CONTEXT, help="tokens that a pass comes behind")
     parser.add_argument("--out", type=Path, default=None, help="write the figures to this JSON file")
     options = parser.parse_args()
+    check_options(parser, options, "repetitions")
     if options.context < 1:
         parser.error(f"--context is {options.context}; it must be at least 1")
     if options.threads is not None:
@@ -80,8 +81,7 @@ def main() -> None:
         "not_recorded": {name: target.own_executor().failure for name, target in targets.items()},
     }
     _show(figures)
-    if options.out is not None:
-        options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    write_figures(options.out, figures)
 
 
 def _target(model: str, dequantize: bool) -> HFTarget:

@@ -7,7 +7,6 @@ with the 20th and 80th percentile, in tokens a second. Needs the extra `llama-cp
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from figures_file import check_options, write_figures
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=9)
     parser.add_argument("--out", type=Path, default=None, help="write the figures to this JSON file")
     options = parser.parse_args()
+    check_options(parser, options, "repetitions")
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     why = LlamaCpp().unavailable()
@@ -71,8 +72,7 @@ def main() -> None:
         "tokens_a_second": rows,
     }
     _show(figures)
-    if options.out is not None:
-        options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    write_figures(options.out, figures)
 
 
 def _decoder(model: str, dequantize: bool) -> Decoder:

@@ -22,11 +22,11 @@ then drafts what the target says. Drafters that need its features have to be lef
 
 import argparse
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
+from figures_file import check_options, write_figures
 from rich.console import Console
 from rich.table import Table
 from schedule_predicted import Predictions
@@ -62,6 +62,7 @@ def main() -> None:
     parser.add_argument("--beside-rows", type=int, default=4, metavar="N", help="of the layers beside a target")
     parser.add_argument("--out", type=Path, default=None, help="write the figures to this JSON file")
     options = parser.parse_args()
+    check_options(parser, options, "repetitions")
     threads = torch.get_num_threads()
     model, tokenizer = load_model(options.model, dequantize=options.layers_more > 0)
     if options.layers_more:
@@ -88,8 +89,7 @@ def main() -> None:
         **describe_session(),
     }
     _show(figures)
-    if options.out is not None:
-        options.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    write_figures(options.out, figures)
 
 
 def slow_down(model: Any, more: int) -> None:

@@ -14,6 +14,7 @@ from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.decoding.source import Source
 from talon_core.engine.ahead.place import Place, parse_place
+from talon_core.engine.bounds import Bounds
 from talon_core.plugins.parts import Parts, resolve
 from talon_core.plugins.registry import load_registry
 from talon_core.rounds import Round
@@ -90,7 +91,8 @@ def ways_of(
     others = [(f"{spec} on {place}", spec, place) for spec in schedules for place in places]
     for name, spec, place in [(SYNC, SYNC, "thread"), *others]:
         resolved = resolve(Parts(drafter, policy, schedule=spec, draft_on=place), load_registry())
-        decoder = decoder_for_model(model, tokenizer, resolved, None, Source(source))
+        # prompts come several times, and each time they are read
+        decoder = decoder_for_model(model, tokenizer, resolved, None, Source(source), Bounds(keep=False))
         less = threads if spec == SYNC or not on_cpu(decoder) else max(threads - 1, 1)
         found[name] = Way(decoder, resolved.schedule, place, threads, less)
     return found

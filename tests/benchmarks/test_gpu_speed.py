@@ -8,9 +8,13 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from talon_core.decoding.loading import decoder_for_model
+from talon_core.plugins.parts import Parts
 from talon_tests.interpreter import patch_once
+from talon_tests.tiny_models import of_words
 
 SCRIPT = Path(__file__).with_name("gpu_speed.py")
 
@@ -21,7 +25,6 @@ def test_the_script_goes_through_all_its_measurements(smollm, tmp_path, monkeypa
     pytest.importorskip("triton")
     from talon_core.models import loading
 
-    monkeypatch.syspath_prepend(SCRIPT.parent)
     out = tmp_path / "figures.json"
     arguments = [str(SCRIPT), "--smoke", "--out", str(out)]
     if os.environ.get(
@@ -49,3 +52,19 @@ def test_the_script_goes_through_all_its_measurements(smollm, tmp_path, monkeypa
     assert [row["batch"] for row in figures["batches"]] == [1, 2]
     assert [row["method"] for row in figures["accelerators"]] == ["plain", "fast"]
     assert all(row["without_tokens_per_second"] > 0 and row["ratio"] > 0 for row in figures["accelerators"])
+
+
+def test_whole_texts_are_timed_with_their_prompts(read, monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--smoke"])
+    script = runpy.run_path(str(SCRIPT), run_name="gpu_speed")
+    script["main"].__globals__["PROMPT"] = "t5 " * 12
+    (model, tokenizer), parts = of_words(), Parts("ngram", "chain:length=2")
+    bench = script["Bench"](script["SMOKE"])
+    bench.accelerator(model, tokenizer, "fast", parts)
+    assert read.count(11) == 4  # two ways, each of which warms up once; a round begins with the last token
+    host = script["drawing_on_the_host"](decoder_for_model(model, tokenizer, parts))
+    read.clear()
+    for _ in range(2):
+        host.generate(np.arange(12), max_new_tokens=2)
+    assert read == [11, 11]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from talon_core.bench.results import open_folder
 from talon_core.plugins.registry import load_registry
 
 SCRIPT = Path(__file__).with_name("leaderboard.py")
@@ -19,6 +20,20 @@ def script():
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def sets(tmp_path):
+    """A file of prompts."""
+    file = tmp_path / "sets.jsonl"
+    file.write_text('"words"\n')
+    return file
+
+
+def run(arguments):
+    """What is left of a run that measures nothing."""
+    open_folder(Path(arguments[arguments.index("--out") + 1]), SETTINGS, {"cpu": "this one"}, {})
+    return {}
 
 
 def policies(methods):
@@ -46,11 +61,23 @@ def test_what_draws_from_a_drafter_of_texts_is_tried_with_match_alone(script):
     assert of_texts == ["none", *(method for method in drawn if method.endswith("/match"))]
 
 
+SETTINGS = {
+    "temperature": 0.0,
+    "methods": [{"name": "none", "lossless": True}],
+    "sets": [{"name": "a", "sha256": "0"}],
+}
+"""Of a run, as far as they are looked at."""
+
 FIGURES = {
     "temperatures": {
         "0": {
             "compared": {
                 "none": {"tokens_per_second": 20.0, "to_plain": None, "mean_accepted_tokens": 1.0},
+                "generate": {  # a peer tells no passes, and one prompt has no interval
+                    "tokens_per_second": 15.0,
+                    "to_plain": {"median": 0.75, "low": None, "high": None},
+                    "mean_accepted_tokens": None,
+                },
                 "eagle3/talon": {
                     "tokens_per_second": 25.0,
                     "to_plain": {"median": 1.26, "low": 1.2, "high": 1.31},
@@ -94,6 +121,7 @@ def test_tables_go_into_a_page_between_its_two_lines_in_the_place_of_what_was_th
         assert rows == [
             "| `eagle3/talon` | 25.0 | 1.26x | 1.20 to 1.31 | 2.50 |",
             "| `none` | 20.0 |  |  | 1.00 |",
+            "| `generate` | 15.0 | 0.75x |  |  |",
             "| `talon` | **1.50x** (2.50*) |  |",
             "| `chain` | 1.40x (2.50) | **0.90x** (2.50) |",
             "| `eagle3` | `talon` | 1.50x | 3.0 | 8.0* | 2.00 (25%) | 1.00 | 2.50 (40%) |",
@@ -137,21 +165,42 @@ def test_steps_that_would_leave_nothing_are_refused(script, monkeypatch, capsys)
         (("--out", "{file}/x.json"), "--out is '{file}/x.json'; it must be a file in a folder that exists"),
         (("--page", "{file}"), "'{file}' has no lines '<!-- tables -->'"),
         (("--page", "{file}.md"), "No such file or directory: '{file}.md'"),
+        (("--drafters", "ngram", "hydro"), "no drafter 'hydro'"),
+        (("--laws-drafters", "pld:longest=0"), "longest"),
+        (("--prompts", "{file}.jsonl"), "'{file}.jsonl'"),
     ],
 )
-def test_what_the_work_would_end_at_is_refused_before_it(script, tmp_path, monkeypatch, capsys, arguments, sentence):
+def test_what_the_work_would_end_at_is_refused_before_it(
+    script, sets, tmp_path, monkeypatch, capsys, arguments, sentence
+):
     file = tmp_path / "file"
     file.write_text("a page")
     monkeypatch.setattr(script, "_talon", lambda *_, **__: pytest.fail("nothing is to be begun"))
     given = [argument.format(file=file) for argument in arguments]
-    monkeypatch.setattr(sys, "argv", ["leaderboard.py", "--prompts", "sets", *given])
+    monkeypatch.setattr(sys, "argv", ["leaderboard.py", "--prompts", str(sets), *given])
     with pytest.raises(SystemExit) as left:
         script.main()
     assert left.value.code == 2
     assert sentence.format(file=file) in capsys.readouterr().err
 
 
-def test_steps_are_done_once_and_the_best_are_decoded_with(script, tmp_path, monkeypatch):
+@pytest.mark.parametrize("draws", [False, True])
+def test_a_policy_that_cannot_be_made_is_refused_before_anything_is_recorded(script, sets, monkeypatch, capsys, draws):
+    """As one of a plugin that has an option without a default."""
+    own = script.policies_of
+    monkeypatch.setattr(script, "_talon", lambda *_, **__: pytest.fail("nothing is to be begun"))
+    monkeypatch.setattr(
+        script,
+        "policies_of",
+        lambda registry, **which: ["talon:budget=0"] if which == {"draws": draws} else own(registry, **which),
+    )
+    monkeypatch.setattr(sys, "argv", ["leaderboard.py", "--prompts", str(sets)])
+    with pytest.raises(SystemExit, match="2"):
+        script.main()
+    assert "budget" in capsys.readouterr().err
+
+
+def test_steps_are_done_once_and_the_best_are_decoded_with(script, sets, tmp_path, monkeypatch):
     called = []
 
     def row(method, name, over):
@@ -171,11 +220,15 @@ def test_steps_are_done_once_and_the_best_are_decoded_with(script, tmp_path, mon
             return {
                 "rows": [row(*one) for each, over in speeds.items() for one in ((each, None, over), (each, "a", over))]
             }
-        return {"all": {"none": {"tokens_per_second": 20.0, "to_plain": None, "mean_accepted_tokens": 1.0}}}
+        if arguments[:2] == ("bench", "run"):
+            return run(arguments)
+        of_peer = {"tokens_per_second": 9.0, "to_plain": {"median": 0.5, "low": None, "high": None}}
+        plain = {"tokens_per_second": 20.0, "to_plain": None, "mean_accepted_tokens": 1.0}
+        return {"all": {"none": plain, "generate": {**of_peer, "mean_accepted_tokens": None}}}
 
     monkeypatch.setattr(script, "_talon", talon)
     work, out = tmp_path / "work", tmp_path / "figures.json"
-    command = ["leaderboard.py", "--prompts", "sets", "--work", str(work), "--drafters", "ngram", "--best", "4"]
+    command = ["leaderboard.py", "--prompts", str(sets), "--work", str(work), "--drafters", "ngram", "--best", "4"]
     for until, first in (("record", "record"), ("measure", "measure"), ("replay", "sweep")):
         called.clear()
         monkeypatch.setattr(sys, "argv", [*command, "--until", until])
@@ -207,9 +260,27 @@ def test_steps_are_done_once_and_the_best_are_decoded_with(script, tmp_path, mon
     boards = json.loads(out.read_text())["temperatures"]
     assert [len(board["replayed"]) for board in boards.values()] == [len(fixed) - 1, len(fixed) + len(draws) - 2]
     assert boards["0"]["replayed"][0]["sets"] == {"a": [1.5, 0.5]}
+    assert boards["0"]["environment"] == {"cpu": "this one"}
 
 
-def test_an_index_of_the_corpus_is_made_once_and_its_drafter_is_tried(script, tmp_path, monkeypatch):
+def test_a_trace_is_gone_on_with_where_prompts_or_the_model_have_changed(script, sets, tmp_path, monkeypatch):
+    called = []
+    monkeypatch.setattr(script, "_talon", lambda *arguments, **_: called.append(arguments) or {})
+    model = tmp_path / "model"
+    model.mkdir()
+    weights = model / "model.safetensors"
+    weights.write_text("weights")
+    command = ["leaderboard.py", "--prompts", str(sets), "--work", str(tmp_path / "work"), "--model", str(model)]
+    monkeypatch.setattr(sys, "argv", [*command, "--drafters", "ngram", "--temperatures", "0", "--until", "record"])
+    for times, change in ((1, sets), (1, None), (2, sets), (3, weights)):  # `talon trace record` refuses what differs
+        if change is not None:
+            change.write_text(f'"words {times}"\n' * times)
+        for _ in range(2):
+            script.main()
+        assert len(called) == times
+
+
+def test_an_index_of_the_corpus_is_made_once_and_its_drafter_is_tried(script, sets, tmp_path, monkeypatch):
     called = []
 
     def talon(*arguments, **_):
@@ -223,8 +294,8 @@ def test_an_index_of_the_corpus_is_made_once_and_its_drafter_is_tried(script, tm
     folder.mkdir()
     corpus = folder / "corpus.txt"
     corpus.write_text("words")
-    command = ["leaderboard.py", "--prompts", "sets", "--work", str(work), "--drafters", "ngram", "--until", "record"]
-    monkeypatch.setattr(sys, "argv", [*command, "--temperatures", "0", "--corpus", str(folder)])
+    command = ["leaderboard.py", "--prompts", str(sets), "--work", str(work), "--drafters", "ngram"]
+    monkeypatch.setattr(sys, "argv", [*command, "--until", "record", "--temperatures", "0", "--corpus", str(folder)])
     for more in ("a", "b"):
         script.main()
         (folder / f"{more}.png").touch()  # no text
@@ -238,13 +309,18 @@ def test_an_index_of_the_corpus_is_made_once_and_its_drafter_is_tried(script, tm
     assert recorded == ["ngram", *(f"datastore:path={folder}" for folder in folders)]
 
 
-def test_what_is_among_the_best_is_decoded_with_once(script, tmp_path, monkeypatch):
+def test_what_is_among_the_best_is_decoded_with_once(script, sets, tmp_path, monkeypatch):
     called = []
-    monkeypatch.setattr(script, "_talon", lambda *arguments, **_: called.append(arguments) or {"all": {}})
-    arguments = ["--prompts", "sets", "--work", str(tmp_path), "--also", "ngram", "lookahead", "--best", "1"]
+
+    def talon(*arguments, **_):
+        called.append(arguments)
+        return run(arguments) if arguments[:2] == ("bench", "run") else {"all": {}}
+
+    monkeypatch.setattr(script, "_talon", talon)
+    arguments = ["--prompts", str(sets), "--work", str(tmp_path), "--also", "ngram", "lookahead", "--best", "1"]
     monkeypatch.setattr(script, "_boards", lambda options, _: script._decoded(options, 0.0, rows) and {})
     rows = [{"drafter": "ngram", "method": "talon-cost", "laws": False}]
     monkeypatch.setattr(sys, "argv", ["leaderboard.py", *arguments])
     script.main()
-    run, _ = called
-    assert run[2 : run.index("--model")] == ("ngram / talon-cost", "lookahead")
+    decoded, _ = called
+    assert decoded[2 : decoded.index("--model")] == ("ngram / talon-cost", "lookahead")

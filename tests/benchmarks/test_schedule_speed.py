@@ -17,12 +17,6 @@ from talon_tests.tiny_models import of_words
 SCRIPT = Path(__file__).with_name("schedule_speed.py")
 
 
-@pytest.fixture(autouse=True)
-def _beside(monkeypatch):
-    """Python finds what lies beside a script that it runs."""
-    monkeypatch.syspath_prepend(SCRIPT.parent)
-
-
 def test_the_script_compares_schedules_on_a_target_that_is_slower_and_says_the_same(tmp_path, monkeypatch):
     model, out = write_gguf(tmp_path / "tiny.gguf", "Q4_1"), tmp_path / "figures.json"
     prompts = tmp_path / "prompts.jsonl"
@@ -48,6 +42,20 @@ def test_the_script_compares_schedules_on_a_target_that_is_slower_and_says_the_s
         assert measured["ways"]["sync"]["hits"] == 0
         texts.append(measured["ways"]["sync"]["rounds"])
     assert texts[0] == texts[1]  # the layers that were added change nothing
+
+
+def test_every_way_reads_every_prompt_each_time(read):
+    from schedule_ways import measured, ways_of
+
+    ways = ways_of(*of_words(), "tiny", "ngram", "chain:length=2", ["pearl"], ["thread"])
+    texts = ["t5 t6 t7 t5 t6", "t5 t6 t7 t5"]
+    threads = torch.get_num_threads()
+    try:
+        measured("ngram", ways, texts, 4, 2)
+    finally:
+        torch.set_num_threads(threads)
+    # a round begins with the last token, and the first prompt warms up twice
+    assert [read.count(len(text.split()) - 1) for text in texts] == [2 * (2 + 2), 2 * 2]
 
 
 def test_what_is_predicted_stands_beside_what_was_measured(tmp_path, monkeypatch):

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+from figures_file import check_options, write_figures
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -70,6 +71,7 @@ def main() -> None:
     parser.add_argument("--other-machine", action="store_true", help="the profile is meant, whatever it is of")
     parser.add_argument("--out", type=Path, default=None, help="write the figures to this JSON file")
     options = parser.parse_args()
+    check_options(parser, options, "repetitions", "replays")
     registry = load_registry()
     model, tokenizer = load_model(options.model)
     drafter = options.drafter or choose_drafter(registry, model)
@@ -96,8 +98,7 @@ def main() -> None:
         }
         figures["together"] = _together(figures["methods"], recorded.trace, options.profile, options.replays)
     _show(figures)
-    if options.out is not None:
-        options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    write_figures(options.out, figures)
     wrong = [name for name, one in figures["methods"].items() if not one["outside"] and one["same_passes"] is False]
     if wrong:
         sys.exit(f"decoding and replay differ with {', '.join(wrong)}")
