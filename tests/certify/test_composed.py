@@ -7,7 +7,7 @@ import pytest
 
 from talon_core import AcceptanceRule, Growth, TreePolicy
 from talon_core.certify.composed import composed_law
-from talon_core.certify.exact import Given, distance, emitted_law
+from talon_core.certify.exact import Given, ancestral_law, distance, emitted_law
 from talon_core.certify.ticks import Ticks
 from talon_core.certify.trial import WHOLE, CertificationError, _Trial, certify
 from talon_core.certify.worlds import random_worlds
@@ -18,24 +18,57 @@ from talon_core.plugins.registry import load_registry
 from talon_core.rule import descend
 from talon_core.testing.odd_policies import CoinTosser
 from talon_strategies import SampledChain, Talon
+from talon_tests.wrong import BonusOffByOne, KeepsTheLikelier, NoLeftover
 
-POLICIES = sorted(load_registry().entries["tree policy"])
+LEARNS = {
+    *("adaedl", "bandit", "bastion", "caddtree", "gammatune", "gammatune-plus", "heuristic", "speckv", "sps"),
+    *("talon-cost", "talon-cost-sampled", "taps"),
+}
+"""Policies that remember rounds: their generations are enumerated whole."""
+
+COMPOSED = sorted(load_registry().entries["tree policy"].keys() - LEARNS)
 SPECS = {"specinfer": "specinfer:widths=2"}
 
 
-@pytest.mark.parametrize("name", [*POLICIES, "coin-tosser"])
-def test_rounds_chained_have_the_law_of_whole_generations(name):
-    policy = CoinTosser() if name == "coin-tosser" else build("tree policy", SPECS.get(name, name))
-    rule = build("rule", policy.default_rule)
-    accepting = 0
+def laws_of(policy, rule):
+    """By worlds: the composed law of a text, the law of whole generations, and the target's own."""
     for world in islice(random_worlds(1), 25):
         world = attrs.evolve(world, max_new_tokens=min(3, world.max_new_tokens), processors=())
         decoder = Decoder(world.make_target(), rule, world.varied(policy), Given(world.make_drafter()), now=Ticks())
         composed = composed_law(decoder, world.request, most=200)
         if composed is not None:
-            assert distance(composed.law, emitted_law(decoder, world.request)) <= 1e-12
-            accepting += composed.accepting
+            yield composed, emitted_law(decoder, world.request), ancestral_law(world.make_target(), world.request)
+
+
+@pytest.mark.parametrize("name", [*COMPOSED, "coin-tosser"])
+def test_rounds_chained_have_the_law_of_whole_generations(name):
+    policy = CoinTosser() if name == "coin-tosser" else build("tree policy", SPECS.get(name, name))
+    accepting = 0
+    for composed, whole, _ in laws_of(policy, build("rule", policy.default_rule)):
+        assert distance(composed.law, whole) <= 1e-12
+        accepting += composed.accepting
     assert accepting >= 5
+
+
+@pytest.mark.parametrize(
+    ("policy", "rule"),
+    [
+        ("talon", BonusOffByOne()),
+        ("chain", BonusOffByOne()),
+        ("sampled-chain", NoLeftover()),
+        ("talon-sampled", NoLeftover()),
+        (KeepsTheLikelier(), build("rule", "rrsw")),
+    ],
+    ids=lambda one: getattr(one, "name", one),
+)
+def test_rounds_chained_are_as_wrong_as_whole_generations(policy, rule):
+    """A composed law that is right whatever the rounds are would pass all that is lossless."""
+    made = build("tree policy", policy) if isinstance(policy, str) else policy
+    wrong = 0
+    for composed, whole, own in laws_of(made, rule):
+        assert distance(composed.law, whole) <= 1e-12
+        wrong += distance(whole, own) > 0.01
+    assert wrong > 0
 
 
 def test_too_many_outcomes_are_no_law():
@@ -144,13 +177,6 @@ class AsksForCosts(SampledChain):
 @pytest.mark.parametrize("policy", [SavesWhereCostsAreKnown, AsksForCosts])
 def test_outcomes_know_nothing_of_what_the_passes_of_others_took(policy):
     assert certify(policy(length=2), worlds=WHOLE + 5).certified
-
-
-LEARNS = {
-    *("adaedl", "bandit", "bastion", "caddtree", "gammatune", "gammatune-plus", "heuristic", "speckv", "sps"),
-    *("talon-cost", "talon-cost-sampled", "taps"),
-}
-"""Policies that remember rounds: their generations are enumerated whole."""
 
 
 @pytest.mark.parametrize(("kind", "whole"), [("tree policy", LEARNS), ("rule", set())])

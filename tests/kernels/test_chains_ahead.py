@@ -850,7 +850,7 @@ def shapes_of(found):
 
 
 @pytest.mark.parametrize("how", DRAWN)
-@pytest.mark.parametrize("rule", ["hybrid", "rrs"])
+@pytest.mark.parametrize("rule", ["hybrid", pytest.param("rrs", marks=pytest.mark.matrix)])  # both test in turn
 @pytest.mark.parametrize("policy", DRAFTED)
 @pytest.mark.parametrize("drafter", ["eagle3", "eagle"])
 def test_rounds_of_drawn_children_run_ahead_are_those_that_are_run_one_by_one(

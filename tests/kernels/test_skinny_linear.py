@@ -1,5 +1,7 @@
 """The product for few rows: right, and the same bits for a row in any company."""
 
+from itertools import product as product_of
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,13 +23,8 @@ def product(x, weight, bias):
     return y if bias is None else y + bias
 
 
-@pytest.mark.parametrize("backend", ["native", "reference"])
-@pytest.mark.parametrize("inputs", SIZES)
-@pytest.mark.parametrize("outputs", SIZES)
-@pytest.mark.parametrize("biased", [False, True])
-def test_error_is_that_of_float32(request, check_error, backend, inputs, outputs, biased):
-    if backend == "native":
-        request.getfixturevalue("library")
+def check_products(check_error, backend, inputs, outputs, biased):
+    """The error of products with so many rows is that of float32."""
     weight, bias = numbers(outputs, inputs, seed=1), numbers(outputs, seed=2) if biased else None
     for rows in (0, 1, 2, 3, 8, 9, 16, 33, 63):
         x = numbers(rows, inputs, seed=3)
@@ -37,6 +34,21 @@ def test_error_is_that_of_float32(request, check_error, backend, inputs, outputs
         size = x.double().abs() @ weight.double().abs().T
         assert got.is_contiguous()
         check_error(got, low, product(x.double(), weight.double(), high), size)
+
+
+of_all_sizes = pytest.mark.parametrize(("inputs", "outputs"), [*product_of(SIZES, SIZES)])
+
+
+@of_all_sizes
+@pytest.mark.parametrize("biased", [False, True])
+def test_error_is_that_of_float32(library, check_error, inputs, outputs, biased):
+    check_products(check_error, "native", inputs, outputs, biased)
+
+
+@of_all_sizes
+@pytest.mark.parametrize("biased", [False, True])
+def test_so_is_that_of_the_reference(check_error, inputs, outputs, biased):
+    check_products(check_error, "reference", inputs, outputs, biased)
 
 
 @settings(deadline=None)

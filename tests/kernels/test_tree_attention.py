@@ -1,5 +1,6 @@
 """Tree attention: who sees whom, right to float32, and bit for bit what plain decoding gives."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from talon_core.attention import TreeLayout
+from talon_kernels import native
 from talon_kernels.native import load, switch_off
 from talon_kernels.tree_attention import tree_attention
 from talon_kernels.tree_attention.layout import visible
@@ -225,16 +227,20 @@ def test_neither_threads_nor_neighbours_change_bits(library, threads, prefixes, 
 
 
 def test_queries_that_are_taken_in_bands_have_the_bits_of_few(library, threads):
-    """Of many heads, what parts find is too much to be kept for all queries at a time."""
+    """Of many heads and sequences, what parts find is too much to be kept for all queries at a time."""
     threads(2)
-    layout = layout_of([2000, 100, 2100], [list(range(-1, 169)), SEVEN, [-1, *[0] * 39]])
-    query, key, value = buffers(layout, 64, 2, 16)
+    others, heads, head_dim = 31, 64, 16
+    layout = layout_of([2000, *[3] * others], [[-1, *range(10), *[4] * 10], *[[-1]] * others])
+    queries, parts = len(layout.parents[0]), -(-2000 // 256)
+    (most,) = re.findall(r"MOST_PARTIAL = (\d+) << 20", (Path(native.__file__).parent / "attention.c").read_text())
+    assert queries * (1 + others) * heads * parts * head_dim > int(most) << 20
+    query, key, value = buffers(layout, heads, 2, head_dim)
     options = {"scale": 0.25, "window": 1990, "softcap": 30.0, "backend": "native"}
     together = tree_attention(query, key, value, layout, **options)
     for row, tree in enumerate(layout.parents):
-        for first in range(0, len(tree), 50):
-            own = slice(layout.starts[row] + first, layout.starts[row] + min(first + 50, len(tree)))
-            few = layout_of([layout.prefix_lengths[row]], [tree[: first + 50]], [first])
+        for first in range(0, len(tree), 8):
+            own = slice(layout.starts[row] + first, layout.starts[row] + min(first + 8, len(tree)))
+            few = layout_of([layout.prefix_lengths[row]], [tree[: first + 8]], [first])
             alone = tree_attention(query[:, own], key[row : row + 1], value[row : row + 1], few, **options)
             assert torch.equal(together[:, own], alone)
 
@@ -301,10 +307,7 @@ print(peak() - before)
     assert float(found.stdout) < 48
 
 
-@pytest.mark.parametrize("backend", ["native", "sdpa", "reference"])
-def test_a_sequence_without_nodes_takes_no_part(request, backend):
-    if backend == "native":
-        request.getfixturevalue("library")
+def check_that_one_without_nodes_takes_no_part(backend):
     layout, others = layout_of([5, 9, 5], [SEVEN, [], [-1, 0]]), layout_of([5, 5], [SEVEN, [-1, 0]])
     query, key, value = buffers(layout, 2, 2, 16)
     options = {"scale": 0.25, "backend": backend}
@@ -315,10 +318,16 @@ def test_a_sequence_without_nodes_takes_no_part(request, backend):
     assert nobody.shape == (2, 0, 16)
 
 
-@pytest.mark.parametrize("backend", ["native", "sdpa", "reference"])
-def test_a_layer_of_a_tree_gives_what_the_whole_tree_gives(request, backend):
-    if backend == "native":
-        request.getfixturevalue("library")
+def test_a_sequence_without_nodes_takes_no_part(library):
+    check_that_one_without_nodes_takes_no_part("native")
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "reference"])
+def test_nor_does_it_elsewhere(backend):
+    check_that_one_without_nodes_takes_no_part(backend)
+
+
+def check_that_a_layer_has_what_the_whole_tree_has(backend):
     whole, layer = layout_of([63], [SEVEN]), layout_of([63], [SEVEN], [3])
     query, key, value = buffers(whole, 4, 2, 64)
     options = {"scale": 0.125, "backend": backend}
@@ -327,6 +336,15 @@ def test_a_layer_of_a_tree_gives_what_the_whole_tree_gives(request, backend):
     if backend == "native":
         assert torch.equal(got, expected)
     torch.testing.assert_close(got, expected)
+
+
+def test_a_layer_of_a_tree_gives_what_the_whole_tree_gives(library):
+    check_that_a_layer_has_what_the_whole_tree_has("native")
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "reference"])
+def test_so_does_a_layer_elsewhere(backend):
+    check_that_a_layer_has_what_the_whole_tree_has(backend)
 
 
 def test_scores_of_any_size_stay_finite(library):

@@ -26,7 +26,7 @@ def by_definition(drafter, budget, depth, top_k):
 
 
 def test_keeps_the_contract():
-    check_tree_policy(Eagle2)
+    check_tree_policy(Eagle2, max_examples=30)
 
 
 @pytest.mark.parametrize("options", [{"budget": 2}, {"depth": 0}, {"top_k": 1}, {"budget": 12, "depth": 3, "top_k": 4}])

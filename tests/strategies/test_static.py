@@ -18,7 +18,7 @@ shapes = draft_trees(max_nodes=20, vocab_size=8).map(places).filter(bool)
 
 
 def test_keeps_the_contract():
-    check_tree_policy(StaticTree)
+    check_tree_policy(StaticTree, max_examples=30)
 
 
 @pytest.mark.parametrize("shape", ["0", "3", "0;1;2;3;4;5", "0;0.0;0.0.0;0.0.0.0", "5;2;2.4;2.4.0"])

@@ -7,7 +7,7 @@ from talon_strategies import TalonAbsolute
 
 
 def test_keeps_the_contract():
-    check_tree_policy(TalonAbsolute)
+    check_tree_policy(TalonAbsolute, max_examples=30)
 
 
 @given(drafter=untied_drafters(20), threshold=st.sampled_from([0.01, 0.05, 0.3, 1]))

@@ -7,7 +7,7 @@ from talon_strategies import TalonGateOnly
 
 
 def test_keeps_the_contract():
-    check_tree_policy(TalonGateOnly)
+    check_tree_policy(TalonGateOnly, max_examples=30)
 
 
 @given(drafter=untied_drafters(30), mu=st.sampled_from([0.01, 0.1, 0.5]))

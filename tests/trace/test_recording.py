@@ -199,7 +199,7 @@ def test_a_second_recording_waits_outside(tiny: Any, recorder: Callable[..., Rec
 def test_where_a_file_cannot_be_written_nothing_half_is_left(
     tiny: Any, recorder: Callable[..., Recorder], tmp_path: Path, laws: bool
 ) -> None:
-    made = recorder(tiny, laws=laws)
+    made = recorder(tiny, laws=laws, **({"nodes": 2, "depth": 3} if laws else {}))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))  # as a disk that is full
