@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from talon_core.engine.engine import Engine
     from talon_core.errors import BusyError, PluginError
     from talon_core.forest import Forest, ForestCandidates
+    from talon_core.forest_drawer import ForestDrawer, ForestDraws, ForestLaws
     from talon_core.forest_grower import ForestGrower, ForestGrowth
     from talon_core.forest_learner import ForestLearner, ForestRound, LearningForest
     from talon_core.forest_planner import AskedLayer, CountingPlanner, ForestPlanner, RoundCounts, TreePlan
@@ -81,8 +82,11 @@ __all__ = [
     "Foreseen",
     "Forest",
     "ForestCandidates",
+    "ForestDrawer",
+    "ForestDraws",
     "ForestGrower",
     "ForestGrowth",
+    "ForestLaws",
     "ForestLearner",
     "ForestPlanner",
     "ForestRound",
@@ -157,6 +161,7 @@ import_on_use(
         ".engine.engine": ["Engine"],
         ".errors": ["BusyError", "PluginError"],
         ".forest": ["Forest", "ForestCandidates"],
+        ".forest_drawer": ["ForestDrawer", "ForestDraws", "ForestLaws"],
         ".forest_grower": ["ForestGrower", "ForestGrowth"],
         ".forest_learner": ["ForestLearner", "ForestRound", "LearningForest"],
         ".forest_planner": ["AskedLayer", "CountingPlanner", "ForestPlanner", "RoundCounts", "TreePlan"],

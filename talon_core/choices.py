@@ -9,12 +9,15 @@ from typing import TypeVar
 import numpy as np
 
 from talon_core.drawn import LAW_SLACK, fault
-from talon_core.tree import FloatArray
+from talon_core.tree import FloatArray, IntArray
 
 T = TypeVar("T")
 
 BLOCK = 256
 """Outcomes that are added up at once."""
+
+PLACE = 64
+"""Two to the power of this is how many numbers lie between those of two places."""
 
 
 class Choices(ABC):
@@ -62,13 +65,37 @@ class Foreseen(Choices):
 class SeededChoices(Foreseen):
     """Draws by inversion from a seeded PCG64 generator; the same seed gives the same draws."""
 
-    def __init__(self, seed: int | np.random.SeedSequence | None = None) -> None:
+    def __init__(self, seed: int | np.random.SeedSequence | None = None, place: int = 0) -> None:
         self._seed = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+        self._place = place
         self._told: FloatArray = np.empty(0)  # numbers that were told and are not used yet
 
     @cached_property
     def _generator(self) -> np.random.Generator:  # many never draw, and to make it takes longer than a draw
-        return np.random.default_rng(self._seed)
+        bits = np.random.PCG64(self._seed)
+        return np.random.Generator(bits.advance(self._place << PLACE) if self._place else bits)
+
+    def at(self, place: int) -> "SeededChoices":
+        """Choices for one of many places, each with draws of its own; those at place 0 are these from the start."""
+        return SeededChoices(self._seed, place)
+
+    def numbers_at(self, places: IntArray, count: int) -> FloatArray:
+        """The first numbers of the choices `at` some places, in a part of the time.
+
+        Args:
+            places: in any order, shape `(places,)`.
+            count: of each.
+
+        Returns:
+            Shape `(places, count)`, in [0, 1).
+        """
+        bits, next_ = np.random.PCG64(self._seed), 0
+        generator, found = np.random.Generator(bits), np.empty((len(places), count))
+        for row, place in zip(found, places.tolist(), strict=True):
+            bits.advance((place << PLACE) - next_)
+            generator.random(out=row)
+            next_ = (place << PLACE) + count
+        return found
 
     def apart(self, number: int) -> "SeededChoices":
         return SeededChoices(np.random.SeedSequence(self._seed.entropy, spawn_key=(*self._seed.spawn_key, number)))

@@ -201,6 +201,17 @@ def without(law: FloatArray, tokens: Any) -> FloatArray:
     return rest
 
 
+def sharpened(law: FloatArray, temperature: float) -> FloatArray:
+    """A law, shape `(vocab,)`, at a temperature: in proportion to `law ** (1 / temperature)`."""
+    if temperature == 1.0:
+        return law
+    some = np.flatnonzero(law > 0)  # often few of the vocabulary
+    powers = (law[some] / law.max()) ** (1.0 / temperature)
+    sharp: FloatArray = np.zeros_like(law)
+    sharp[some] = powers / powers.sum()
+    return sharp
+
+
 @attrs.frozen
 class ChildrenKind:
     """What trees of one kind may hold.

@@ -2,13 +2,17 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 
 from talon_core.basics.overriding import overrides
 from talon_core.forest import Count, Forest, ForestCandidates
 from talon_core.policy import TreePolicy
-from talon_core.tree import IntArray
+from talon_core.tree import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from talon_core.forest_drawer import ForestDraws
 
 
 @attrs.frozen(eq=False)
@@ -21,12 +25,17 @@ class ForestGrowth:
             this order.
         frontier: the nodes to draft from next, as indices into the grown forest; None (the default) means all that have
             just joined.
+        drawn: what was drawn, of a `ForestDrawer`; it joins behind what was chosen.
+        logp: by how much `path_logp` of each drawn node differs from its parent's, shape `(draws,)`, float64; None (the
+            default) means the natural logarithm of `drawn.prob`.
 
     A tree for which nothing is chosen, or nothing is drafted from next, has ended.
     """
 
     chosen: IntArray
     frontier: IntArray | None = None
+    drawn: "ForestDraws | None" = None
+    logp: FloatArray | None = None
 
 
 class ForestGrower(TreePolicy):

@@ -53,6 +53,7 @@ PAGES = (
                 "talon_core.policy",
                 "talon_core.chains",
                 "talon_core.forest",
+                "talon_core.forest_drawer",
                 "talon_core.forest_grower",
                 "talon_core.forest_planner",
             ),

@@ -4,8 +4,9 @@ import attrs
 import numpy as np
 
 from talon_core.candidates import Candidates
+from talon_core.forest import ForestCandidates
 from talon_core.policy import SequenceInfo, TreePolicy
-from talon_core.tree import FloatArray, IntArray
+from talon_core.tree import IntArray
 
 FINITE = np.finfo(np.float64)
 
@@ -23,15 +24,9 @@ def known_rows(candidates: Candidates) -> list[int]:
     return rows
 
 
-def sharpened(law: FloatArray, temperature: float) -> FloatArray:
-    """A law, shape `(vocab,)`, at a temperature: in proportion to `law ** (1 / temperature)`."""
-    if temperature == 1.0:
-        return law
-    some = np.flatnonzero(law > 0)  # often few of the vocabulary
-    powers = (law[some] / law.max()) ** (1.0 / temperature)
-    sharp: FloatArray = np.zeros_like(law)
-    sharp[some] = powers / powers.sum()
-    return sharp
+def known_nodes(candidates: ForestCandidates) -> IntArray:
+    """The same of a forest, shape `(known,)`."""
+    return (candidates.logp[:, 0] > -np.inf).nonzero()[0]
 
 
 def drawn_at(temperature: float, sequence: SequenceInfo) -> float:

@@ -10,11 +10,11 @@ from attrs.validators import ge, gt
 from talon_core.basics.option_checks import number, whole_number, yes_or_no
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
-from talon_core.drawn import Drawn, without
+from talon_core.drawn import Drawn, sharpened, without
 from talon_core.policy import Growth
 from talon_core.searching import searched
 from talon_core.tree import FloatArray, TokenTree
-from talon_strategies.drawing import NOTHING, FollowsTheRequest, known_rows, sharpened
+from talon_strategies.drawing import NOTHING, FollowsTheRequest, known_rows
 
 
 @attrs.frozen

@@ -10,15 +10,19 @@ from talon_core.basics.option_checks import number, whole_number, yes_or_no
 from talon_core.candidates import Candidates
 from talon_core.chains import Chains
 from talon_core.choices import Choices
+from talon_core.drawn import sharpened
+from talon_core.forest import Forest, ForestCandidates
+from talon_core.forest_drawer import ForestDrawer, ForestLaws
+from talon_core.forest_grower import ForestGrowth
 from talon_core.policy import Growth
 from talon_core.searching import searched
 from talon_core.tree import FloatArray, TokenTree
-from talon_strategies.drawing import NOTHING, FollowsTheRequest, sharpened
+from talon_strategies.drawing import NOTHING, FollowsTheRequest, known_nodes
 from talon_strategies.options import plus_one
 
 
 @attrs.frozen
-class SampledChain(FollowsTheRequest):
+class SampledChain(FollowsTheRequest, ForestDrawer):
     """Draws `length` tokens one after the other from the drafter's laws (arXiv 2211.17192, section 2.3).
 
     Attributes:
@@ -49,3 +53,11 @@ class SampledChain(FollowsTheRequest):
     def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
         law = sharpened(candidates.law(0), self.temperature)
         return Growth(NOTHING, drawn={0: candidates.draw(choices, 0, law=law)})
+
+    def forest_widths(self, forest: Forest) -> int:
+        return 1
+
+    def draw_forest(self, forest: Forest, candidates: ForestCandidates, laws: ForestLaws) -> ForestGrowth:
+        drawn = laws.drawing(self.temperature)
+        drawn.draw(known_nodes(candidates))
+        return ForestGrowth(NOTHING, drawn=drawn)

@@ -11,10 +11,15 @@ from attrs.validators import ge, gt, le
 from talon_core.basics.option_checks import number, whole_number, yes_or_no
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
+from talon_core.drawn import sharpened
+from talon_core.forest import Forest, ForestCandidates
+from talon_core.forest_drawer import ForestDrawer, ForestLaws
+from talon_core.forest_grower import ForestGrowth
 from talon_core.policy import Growth
 from talon_core.searching import searched
-from talon_core.tree import FloatArray, TokenTree
-from talon_strategies.drawing import NOTHING, FollowsTheRequest, known_rows, sharpened
+from talon_core.tree import FloatArray, IntArray, TokenTree
+from talon_core.tree_arrays import begins_of
+from talon_strategies.drawing import NOTHING, FollowsTheRequest, known_nodes, known_rows
 from talon_strategies.options import numbers_of
 
 Shape = tuple["Shape", ...]
@@ -37,7 +42,7 @@ def _probabilities(_: object, __: object, acceptance: Any) -> None:
 
 
 @attrs.frozen
-class Sequoia(FollowsTheRequest):
+class Sequoia(FollowsTheRequest, ForestDrawer):
     """Draws children without replacement into the shape that promises most (Sequoia, arXiv 2402.12374, section 3.1).
 
     The shape is found once, by dynamic programming, from the probability that the b-th child of a node is the one that
@@ -102,6 +107,50 @@ class Sequoia(FollowsTheRequest):
                     frontier.append(nodes)
                 nodes += 1
         return Growth(NOTHING, np.array(frontier, dtype=np.int64), drawn)
+
+    def forest_widths(self, forest: Forest) -> int:
+        return 1
+
+    def draw_forest(self, forest: Forest, candidates: ForestCandidates, laws: ForestLaws) -> ForestGrowth:
+        below, counts = self._table
+        shapes = self._shapes_of(forest)
+        rows = known_nodes(candidates)
+        drawn = laws.drawing(self.temperature)
+        wanted = np.repeat(rows, counts[shapes[candidates.frontier[rows]]])
+        came = drawn.draw(wanted)
+        parents = candidates.frontier[wanted[came]]
+        own = below[shapes[parents], turns_of(parents)]
+        return ForestGrowth(NOTHING, len(forest) + counts[own].nonzero()[0], drawn)
+
+    def _shapes_of(self, forest: Forest) -> IntArray:
+        """The shape below each node, as a row of the table."""
+        below, _ = self._table
+        found = np.zeros(len(forest), dtype=np.int64)
+        for layer in forest.layers[1:]:
+            nodes = slice(layer.first, layer.first + len(layer))
+            found[nodes] = below[found[layer.parents], turns_of(layer.parents)]
+        return found
+
+    @cached_property
+    def _table(self) -> tuple[IntArray, IntArray]:
+        """All shapes below one another, the tree's first: the shapes of each one's children, and how many they are."""
+        shapes, children = [self.shape], list[list[int]]()
+        for shape in shapes:
+            children.append([*range(len(shapes), len(shapes) + len(shape))])
+            shapes += shape
+        counts = np.array([len(own) for own in children])
+        below = np.zeros((len(shapes), max(int(counts.max()), 1)), dtype=np.int64)
+        below[np.arange(below.shape[1]) < counts[:, None]] = [child for own in children for child in own]
+        return below, counts
+
+
+def turns_of(parents: IntArray) -> IntArray:
+    """How many children of the same parent stand before each, shape `(nodes,)`."""
+    order = parents.argsort(kind="stable")
+    firsts = begins_of(parents[order])
+    turns = np.empty(len(parents), dtype=np.int64)
+    turns[order] = np.arange(len(parents)) - np.repeat(firsts, np.diff(np.append(firsts, len(parents))))
+    return turns
 
 
 @cache  # the copies of a policy, one for each sequence of a batch, have the same shape

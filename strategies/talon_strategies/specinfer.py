@@ -4,15 +4,20 @@ import math
 from typing import Any
 
 import attrs
+import numpy as np
 from attrs.validators import gt
 
 from talon_core.basics.option_checks import number, yes_or_no
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
+from talon_core.drawn import sharpened
+from talon_core.forest import Forest, ForestCandidates
+from talon_core.forest_drawer import ForestDrawer, ForestLaws
+from talon_core.forest_grower import ForestGrowth
 from talon_core.policy import Growth
 from talon_core.searching import searched
 from talon_core.tree import IntArray, TokenTree
-from talon_strategies.drawing import NOTHING, FollowsTheRequest, known_rows, sharpened
+from talon_strategies.drawing import NOTHING, FollowsTheRequest, known_nodes, known_rows
 from talon_strategies.options import are_positive, numbers_of, positive_numbers
 
 THREE_THEN_ONE: Any = "3;1;1;1"  # text, as users write it and `talon list` shows it; the converter makes it numbers
@@ -30,7 +35,7 @@ def _nodes(widths: Any) -> int:
 
 
 @attrs.frozen
-class SpecInfer(FollowsTheRequest):
+class SpecInfer(FollowsTheRequest, ForestDrawer):
     """Draws a fixed number of independent children for each node of a layer (SpecInfer, arXiv 2305.09781, section 3).
 
     A token that is drawn twice under one node is one node.
@@ -62,3 +67,11 @@ class SpecInfer(FollowsTheRequest):
             drawn[row] = candidates.draw(choices, row, self.widths[depth], law=law, replacement=True)
         last: IntArray | None = NOTHING if depth + 1 == len(self.widths) else None
         return Growth(NOTHING, last, drawn)
+
+    def forest_widths(self, forest: Forest) -> int:
+        return 1
+
+    def draw_forest(self, forest: Forest, candidates: ForestCandidates, laws: ForestLaws) -> ForestGrowth:
+        drawn = laws.drawing(self.temperature, replacement=True)
+        drawn.draw(np.repeat(known_nodes(candidates), self.widths[forest.layer]))
+        return ForestGrowth(NOTHING, NOTHING if forest.layer + 1 == len(self.widths) else None, drawn)

@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 from talon_core.candidates import Candidates
 from talon_core.chains import Chains
 from talon_core.choices import Choices
-from talon_core.drawn import Drawn, without
+from talon_core.drawn import Drawn, sharpened, without
 from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round
 from talon_core.tree import FloatArray, TokenTree
 from talon_strategies.chain_plan import ChainPrices, planned_draws
-from talon_strategies.drawing import NOTHING, FollowsTheRequest, drawn_at, known_rows, sharpened
+from talon_strategies.drawing import NOTHING, FollowsTheRequest, drawn_at, known_rows
 from talon_strategies.draws_learnt import Drawing, expected_of_draws
 from talon_strategies.talon_cost import TalonCost
 

@@ -9,18 +9,22 @@ from attrs.validators import ge, gt, le, lt
 from talon_core.basics.option_checks import number, whole_number, yes_or_no
 from talon_core.candidates import Candidates
 from talon_core.choices import Choices
-from talon_core.drawn import Drawn, without
+from talon_core.drawn import Drawn, sharpened, without
+from talon_core.forest import Forest, ForestCandidates
+from talon_core.forest_drawer import ForestDrawer, ForestLaws
+from talon_core.forest_grower import ForestGrowth
 from talon_core.policy import Growth
 from talon_core.searching import searched
 from talon_core.tree import FloatArray, IntArray, TokenTree
-from talon_strategies.drawing import AGREEMENT, FollowsTheRequest, known_rows, sharpened
+from talon_core.tree_arrays import begins_of, highest_of_each
+from talon_strategies.drawing import AGREEMENT, FollowsTheRequest, known_nodes, known_rows
 
 LEAST_REST = 1e-6
 """What is left for a drawn child, at the least, where rounding leaves nothing."""
 
 
 @attrs.frozen
-class TalonSampled(FollowsTheRequest):
+class TalonSampled(FollowsTheRequest, ForestDrawer):
     """TALON's gate over fixed children and one drawn child in each group of siblings.
 
     After every node that is drafted from, one child may be drawn from the drafter's law, and the best tokens may join
@@ -89,3 +93,39 @@ class TalonSampled(FollowsTheRequest):
         """One child from the law without the fixed ones; None where they are all that can come out."""
         law = without(sharpened(candidates.law(row), self.temperature), candidates.tokens[row, fixed])
         return candidates.draw(choices, row, law=law, logp=np.array([math.log(reach)])) if law.any() else None
+
+    def draw_forest(self, forest: Forest, candidates: ForestCandidates, laws: ForestLaws) -> ForestGrowth:
+        rows = known_nodes(candidates)
+        holding, places = forest.holding(candidates.frontier[rows])
+        prob = np.exp(candidates.logp[rows])  # (rows, width)
+        agreement = AGREEMENT[0] + AGREEMENT[1] * prob[:, :1]  # (rows, 1)
+        reach = np.exp(holding.path_logp[places])[:, None]
+        worth = reach * np.concatenate([agreement, (1.0 - agreement) * prob], axis=1)  # (rows, 1 + width)
+        best = self._best_places(forest, candidates.trees[rows], worth)
+        index, place = best // worth.shape[1], best % worth.shape[1]
+        draws, fixed = index[place == 0], index[place > 0]
+        turn = np.empty(len(rows), dtype=np.int64)
+        turn[draws] = np.arange(len(draws))  # the fixed ones stand group by group
+        order = turn[fixed].argsort(kind="stable")
+        fixed, rank = fixed[order], place[place > 0][order] - 1
+        taken = np.bincount(fixed, weights=prob[fixed, rank], minlength=len(rows))[draws]
+        chosen = rows[fixed] * candidates.width + rank
+        drawn = laws.drawing(self.temperature, without=chosen)
+        came = drawn.draw(rows[draws])
+        logp = np.log(agreement[draws, 0] * np.maximum(1.0 - taken, LEAST_REST))
+        return ForestGrowth(chosen, drawn=drawn, logp=logp[came])
+
+    def _best_places(self, forest: Forest, trees: IntArray, worth: FloatArray) -> IntArray:
+        """The places that pass in each tree, tree by tree, the best first, as indices into the flattened `worth`."""
+        room = self.budget - forest.sizes
+        if forest.layer == 0:
+            gate, most = np.full(len(worth), self.least), np.minimum(self.top_k, room)
+        else:
+            firsts = begins_of(trees)
+            best = np.maximum.reduceat(worth.ravel(), firsts * worth.shape[1])
+            counts = np.diff(np.append(firsts, len(trees)))
+            gate, most = np.repeat(np.maximum(self.least, self.mu * best), counts), room
+        good = (worth >= gate[:, None]) & (worth > 0)
+        held = np.bincount(trees, weights=good.sum(axis=1), minlength=forest.size).astype(np.int64)
+        found = good.ravel().nonzero()[0]
+        return found[highest_of_each(worth.ravel()[found], held, most)]

@@ -7,10 +7,12 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from talon_core.engine.checked_policy import checked_budgets
+from talon_core.drawn import KINDS
+from talon_core.engine.checked_policy import checked_budgets, checked_children
 from talon_core.engine.growing import given_array
 from talon_core.errors import PluginError, blaming, naming
 from talon_core.forest import Forest, ForestCandidates
+from talon_core.forest_drawer import ForestDrawer, ForestDraws, ForestLaws
 from talon_core.forest_grower import ForestGrower, ForestGrowth
 from talon_core.forest_learner import LearningForest
 from talon_core.policy import TreePolicy
@@ -18,6 +20,9 @@ from talon_core.tree import FloatArray, IntArray
 
 Taking = Callable[[IntArray, IntArray], tuple[IntArray, FloatArray]]
 """`taking(rows, ranks)`: the tokens of some candidates, -1 for padding, and the log-probabilities of their paths."""
+
+LawsOf = Callable[[ForestCandidates, IntArray], ForestLaws]
+"""`laws(shown, rows)`: the laws at those rows of the candidates of a layer that a policy is shown."""
 
 
 class Alike:
@@ -27,9 +32,9 @@ class Alike:
         grower: it.
     """
 
-    def __init__(self, grower: ForestGrower) -> None:
+    def __init__(self, grower: ForestGrower | ForestDrawer) -> None:
         self.policy: TreePolicy = grower
-        self._grower = grower
+        self._widths = grower.forest_widths if isinstance(grower, ForestDrawer) else grower.widths
 
     def widths(self, forest: Forest, of: IntArray) -> tuple[NDArray[Any], IntArray]:
         """What it says of widths, and of which trees that is.
@@ -38,7 +43,7 @@ class Alike:
             forest: every node so far.
             of: the trees of the nodes that are drafted from.
         """
-        return given_array(self._grower.widths(forest)), np.arange(forest.size)
+        return given_array(self._widths(forest)), np.arange(forest.size)
 
     def hand_back(self) -> None:
         """There is nothing that it has learnt for others."""
@@ -65,6 +70,25 @@ class Learners:
         self._forest.hand_back()
 
 
+@attrs.frozen(eq=False)
+class DrawnLayer:
+    """What was drawn in a layer of a forest.
+
+    Attributes:
+        draws: as the policy made them.
+        order: in which they stand here, node by node, shape `(draws,)`.
+        parents: the node under which each was made, likewise.
+        nodes: the node that holds its token, likewise; with replacement several may have one.
+        logp: by how much `path_logp` of that differs from its parent's, likewise.
+    """
+
+    draws: ForestDraws
+    order: IntArray
+    parents: IntArray
+    nodes: IntArray
+    logp: FloatArray
+
+
 class GrowingForest:
     """The trees of sequences with equal policies, while they grow. The checks are those of `Growing`, for all at once.
 
@@ -74,18 +98,21 @@ class GrowingForest:
     altogether is raised.
 
     Args:
-        grower: what serves the sequences, one for all.
+        grower: what serves the sequences, one for all; a `ForestDrawer` where `grow` is given laws.
         roots: their last committed tokens, shape `(trees,)`.
         deepest: the deepest node of each that could still be emitted, see `DraftLimits`, shape `(trees,)`.
         vocab_size: of all; see there.
         ends: likewise.
         contexts: committed tokens of each, shape `(trees,)`; by default one each.
         reserved: as `DraftLimits.budgets`.
+
+    Attributes:
+        drawn: of each layer what was drawn in it, None where nothing was.
     """
 
     def __init__(
         self,
-        grower: ForestGrower | LearningForest,
+        grower: ForestGrower | ForestDrawer | LearningForest,
         roots: IntArray,
         deepest: IntArray,
         vocab_size: int,
@@ -101,6 +128,8 @@ class GrowingForest:
         self.budgets = checked_budgets(self.policy, reserved)
         self.faults: dict[int, PluginError] = {}
         self.selected = False  # by the policy, from what was drafted
+        self.drawn: list[DrawnLayer | None] = []
+        self._kind = KINDS[checked_children(self.policy)]
         self.vocab_size = vocab_size
         self._deepest, self._ends = deepest, ends
         self._asked: list[IntArray] = []  # nodes that were drafted from, layer by layer
@@ -160,26 +189,25 @@ class GrowingForest:
             self.frontier, rows = self.frontier[rows > 0], rows[rows > 0]
         return np.minimum(rows, self.vocab_size)
 
-    def grow(self, candidates: ForestCandidates, taking: Taking) -> None:
+    def grow(self, candidates: ForestCandidates, taking: Taking, laws: LawsOf | None = None) -> None:
         """Let the policy choose, check its answer, and take it.
 
         Args:
             candidates: for the frontier; they become the policy's own.
             taking: what they are.
+            laws: of a policy that draws.
         """
         frontier = self.frontier
         self._asked.append(frontier)
+        self.drawn.append(None)
         shown, rows = _where_something_is(candidates)
         if not len(rows):
             self.frontier = frontier[:0]
             return
         width, offered = shown.width, frontier[rows]
-        with blaming("tree policy", self.policy, "grow_forest"):
-            growth = self._grower.grow_forest(self._shown, shown)
-            if not isinstance(growth, ForestGrowth):
-                raise self.fail(f"returned {type(growth).__name__} from grow_forest; it must return a ForestGrowth")
-            chosen, given = given_array(growth.chosen), growth.frontier
-            given = None if given is None else given_array(given)
+        growth = self._growth(shown, None if laws is None else laws(shown, rows))
+        chosen, given = given_array(growth.chosen), growth.frontier
+        given = None if given is None else given_array(given)
         chosen = self._checked_choice(chosen, offered, width)
         row = chosen // width
         tokens, path_logp = taking(rows[row], chosen - row * width)
@@ -187,8 +215,11 @@ class GrowingForest:
             what = "chose a padded candidate (token -1); only candidates with a finite logp exist"
             fine = self._but_for(tokens < 0, self.trees_of(offered[row]), what)
             row, tokens, path_logp = row[fine], tokens[fine], path_logp[fine]
-        old, before = len(self.forest), self.forest.sizes
-        self.forest = self.forest.grown(tokens, offered[row], path_logp)
+        old, before, parents = len(self.forest), self.forest.sizes, offered[row]
+        if growth.drawn is not None:
+            joining = tokens, parents, path_logp
+            tokens, parents, path_logp = self._with_draws(growth.drawn, growth.logp, joining, chosen, offered, width)
+        self.forest = self.forest.grown(tokens, parents, path_logp)
         self._shown = self.forest.copied()
         nodes = np.arange(old, len(self.forest)) if given is None else self._checked_frontier(given, old)
         sizes = self.forest.sizes
@@ -199,6 +230,76 @@ class GrowingForest:
             )
         goes_on = (sizes > before) & (sizes < self.budgets[1])
         self.frontier = self._usable(nodes[goes_on.take(self.trees_of(nodes))])
+
+    def _growth(self, shown: ForestCandidates, laws: ForestLaws | None) -> ForestGrowth:
+        """What the policy answers."""
+        grower, what = self._grower, "grow_forest" if laws is None else "draw_forest"
+        with blaming("tree policy", self.policy, what):
+            if isinstance(grower, ForestDrawer):
+                assert laws is not None
+                growth = grower.draw_forest(self._shown, shown, laws)
+            else:
+                growth = grower.grow_forest(self._shown, shown)
+            if not isinstance(growth, ForestGrowth):
+                raise self.fail(f"returned {type(growth).__name__} from {what}; it must return a ForestGrowth")
+            if growth.drawn is not None and (laws is None or not isinstance(growth.drawn, ForestDraws)):
+                raise self.fail(f"returned draws from {what} that are none; they are what laws.drawing gives")
+            return growth
+
+    def _with_draws(
+        self,
+        draws: ForestDraws,
+        logp: FloatArray | None,
+        joining: tuple[IntArray, IntArray, FloatArray],
+        chosen: IntArray,
+        offered: IntArray,
+        width: int,
+    ) -> tuple[IntArray, IntArray, FloatArray]:
+        """What joins with what was drawn behind it: tokens, parents, and log-probabilities of the paths."""
+        rows = draws.rows
+        self._check_draws(draws, chosen, width)
+        own = np.log(draws.prob) if logp is None else np.asarray(logp, dtype=np.float64)
+        if own.shape != rows.shape or not np.isfinite(own).all():
+            raise self.fail(f"gave scores of shape {own.shape} for {len(rows)} draws; each has one, and it is finite")
+        turn = np.empty(int(rows.max(initial=-1)) + 1, dtype=np.int64)
+        turn[rows[::-1]] = np.arange(len(rows))[::-1]  # when the first of a row was made
+        order = turn[rows].argsort(kind="stable")
+        held = offered[rows[order]]
+        first = np.ones(len(order), dtype=bool)
+        if draws.replacement:
+            keys = turn[rows[order]] * self.vocab_size + draws.tokens[order]
+            _, places, which = np.unique(keys, return_index=True, return_inverse=True)
+            first[:] = False
+            first[places] = True
+            node = (first.cumsum() - 1)[places][which]
+        else:
+            node = np.arange(len(order))
+        begins = len(self.forest) + len(joining[0])
+        self.drawn[-1] = DrawnLayer(draws, order, held, begins + node, own[order])
+        above, places = self.forest.holding(held[first])
+        path_logp = above.path_logp.take(places) + own[order][first]
+        found = draws.tokens[order][first], held[first], path_logp
+        return (
+            np.concatenate([joining[0], found[0]]),
+            np.concatenate([joining[1], found[1]]),
+            np.concatenate([joining[2], found[2]]),
+        )
+
+    def _check_draws(self, draws: ForestDraws, chosen: IntArray, width: int) -> None:
+        kind, rows = self._kind, draws.rows
+        if len(chosen) and not kind.fixed:
+            raise self.fail(
+                f"chose fixed candidates; its children are {self.policy.children}, so all of them are drawn"
+            )
+        most = int(np.bincount(rows).max(initial=0))
+        if kind.most is not None and most > kind.most:
+            raise self.fail(f"drew {most} children of one node; its children are {self.policy.children}")
+        if kind.replacement not in (None, draws.replacement) and most > 1:
+            how = "with" if draws.replacement else "without"
+            raise self.fail(f"drew {how} replacement; its children are {self.policy.children}")
+        beside = chosen[np.isin(chosen // width, rows)]
+        if not np.isin(beside, draws.without).all():
+            raise self.fail("drew from a law that has a fixed child of the same node; take fixed children out of it")
 
     def _checked_choice(self, chosen: NDArray[Any], offered: IntArray, width: int) -> IntArray:
         if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):

@@ -29,12 +29,14 @@ from talon_core.engine.faults import Faults
 from talon_core.engine.growing_slots import GrowingSlots
 from talon_core.engine.offers import Offers
 from talon_core.errors import blaming
+from talon_core.forest_drawer import forest_drawer
 from talon_core.forest_grower import forest_grower
 from talon_core.forest_learner import ForestRound, LearningForest, beside, forest_learners
 from talon_core.forest_planner import AskedLayer, TreePlan, forest_planner, plan_of
 from talon_core.policy import Growth, SequenceInfo, TreePolicy
 from talon_core.rounds import Round, Span
 from talon_core.testing.claims import check_class, is_name, made, require, steady, unexplained
+from talon_core.testing.drawn_forests import drawn_forest
 from talon_core.testing.hostile import AnyDrafter, hostile_drafters
 from talon_core.testing.strategies import draft_limits, table_drafters
 from talon_core.tree import FloatArray, IntArray, TokenTree
@@ -158,7 +160,7 @@ def check_tree_policy(make: Callable[[], TreePolicy], *, max_examples: int = 100
     candidates or none, rounding, tokens that end the text, limits of any depth. In between the policy is told of rounds
     in which nothing, something or all was accepted, in times of any size. Each tree must keep the budgets, be a part of
     what was drafted, and come out the same when it is drafted again with the same choices, what is said of its draws
-    included. A policy that grows forests must grow the same trees in them, of texts of several lengths; one that can be
+    included. A policy that grows forests, or draws for them, must grow the same trees in them; one that can be
     asked together with those of other texts must choose the same as by itself, round after round; one that plans must
     draft those that it plans; and one that says chains, and need not be asked for them, must draft these where it is
     asked, and learn the same. One that says that it rests must draft nothing then, and the same afterwards whether it
@@ -203,6 +205,7 @@ def _check_rounds(make: Callable[[], TreePolicy], drafters: st.SearchStrategy[An
         served, twin = _begun(policy, sequence), _begun(make(), sequence)
         _check_sequence(served, twin, drafter, first, limits, seed)
         _check_forest(make, sequence, drafter, [told.root for told in first + second], limits)
+        _check_drawer(make, sequence, drafter, [told.root for told in first + second], limits)
         _check_learners(make, sequence, drafter, first + second, limits)
         run_ahead = attrs.evolve(sequence, runs_on=True, draws_on=True, rests_on=True)
         _check_chained_learners(make, run_ahead, drafter, first, limits)
@@ -295,6 +298,26 @@ def _check_forest(
             one.policy,
             "grows another tree in a forest than by itself; widths, grow_forest and finish_forest must lead to the "
             "same trees as width, grow and finish",
+        )
+
+
+def _check_drawer(
+    make: Callable[[], TreePolicy], sequence: SequenceInfo, drafter: AnyDrafter, roots: list[int], limits: DraftLimits
+) -> None:
+    """Draw trees one by one and all together, if the policy can."""
+    drawer = forest_drawer(_begun(make(), sequence))
+    if drawer is None:
+        return
+    own = [attrs.evolve(limits, max_depth=max(limits.max_depth - slot, 0)) for slot in range(len(roots))]
+    verified, drafted = drawn_forest(drawer, drafter, roots, own, [SeededChoices(slot) for slot in range(len(roots))])
+    for slot, root in enumerate(roots):
+        alone = draft_tree(_begun(make(), sequence), drafter, root, own[slot], SeededChoices(slot))
+        together = attrs.evolve(alone, tree=verified[slot], drafted=drafted[slot])
+        _require(
+            _same(alone, together, ROUNDING),
+            drawer,
+            "draws another tree in a forest than by itself; forest_widths, draw_forest and finish_forest must lead to "
+            "the same trees as width, grow and finish",
         )
 
 

@@ -1,7 +1,7 @@
 """What was recorded of one text, as columns: a safetensors file each."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,15 @@ from talon_core.engine.checked_candidates import rises
 from talon_core.trace.along import Along
 from talon_core.trace.kept_laws import KeptLaws
 from talon_core.trace.stored import Stored, file_parts, mapped
-from talon_core.trace.sums import row_sums, sum_of, total_of
+from talon_core.trace.sums import CHANGED, row_sums, sum_of
+from talon_core.trace.text_laws import TextLaws
 from talon_core.tree_arrays import FloatArray, IntArray
 
 NO_ROW = -1
 """In the place of a row that was not recorded."""
 
-LAW_SLACK = 1e-3
-"""How far from 1 a law in single precision may sum."""
-
 NARROW = np.iinfo(np.uint16).max
 """Vocabularies up to this size are kept in two bytes a token; the number itself stands for padding then."""
-
-CHANGED = "is not what was recorded; its file was changed: delete it and record what is missing"
 
 
 @attrs.frozen(eq=False)
@@ -182,8 +178,7 @@ class TextTrace:
         seconds: what recording it took.
         rows: what the drafter offered; None for a drafter of texts, which can be asked again.
         along: how the offers lie along the text; None without rows.
-        law: `law(name, row)` is a whole law at a row's node, of the "drafter" or the "target", shape `(vocab,)`,
-            float64; None where none were recorded.
+        law: whole laws at the rows' nodes; None where none were recorded.
     """
 
     set: str
@@ -195,7 +190,7 @@ class TextTrace:
     of: str = ""
     rows: Rows | None = None
     along: Along | None = None
-    law: Callable[[str, int], FloatArray] | None = None
+    law: TextLaws | None = None
 
     @property
     def recorded(self) -> Rows:
@@ -225,7 +220,9 @@ class TextTrace:
             arrays |= _packed(self.rows)
             offers = attrs.asdict(self.along, recurse=False)
             arrays |= {name: column.astype(np.int32) for name, column in offers.items() if column is not None}
-        arrays |= {} if laws is None else laws.columns()
+        if laws is not None:
+            arrays |= laws.columns()
+            told["drawn_at"] = laws.layout.temperatures
         told[SUM] = sum_of(told, arrays, _small(arrays))
         return file_parts(arrays, {"text": json.dumps(told)})
 
@@ -253,7 +250,7 @@ class TextTrace:
                 of=str(told.get("of")),
                 rows=Rows(**{name: columns[name] for name in COLUMNS}, sums=columns.get("sums")) if recorded else None,
                 along=Along(columns["ranks"], columns["reach"], columns.get("shallow")) if recorded else None,
-                law=_laws(columns, file),
+                law=TextLaws.of(columns, told, file),
             )
             _check(found)
             known = told.pop(SUM, None)  # a text that an earlier version has recorded has none
@@ -292,30 +289,6 @@ def _packed(rows: Rows) -> dict[str, NDArray[Any]]:
     tokens = np.where(rows.tokens < 0, NARROW, rows.tokens).astype(np.uint16) if small else rows.tokens.astype(np.int32)
     logp = single if exact else rows.logp
     return {**whole, "tokens": tokens, "logp": logp, "whole": rows.whole, "sums": row_sums(tokens, logp)}
-
-
-def _laws(columns: Mapping[str, NDArray[Any]], file: Path) -> Callable[[str, int], FloatArray] | None:
-    if "law.target" not in columns:
-        return None
-    for name in ("law.target", "law.drafter"):
-        beside = [columns.get(f"{of}.{name}", columns["above"]) for of in ("sums", "totals")]
-        if columns[name].ndim != 2 or {len(columns[name]), *map(len, beside)} != {len(columns["above"])}:
-            raise ValueError("its laws are not those of its rows")
-
-    def law(name: str, row: int) -> FloatArray:
-        if f"law.{name}" not in columns:
-            raise ValueError(f"'{file}' holds no laws of the {name}")
-        kept, sums, known = (columns.get(f"{of}law.{name}") for of in ("", "sums.", "totals."))
-        assert kept is not None
-        if sums is not None and row_sums(kept[row][None])[0] != sums[row]:
-            raise ValueError(f"a law in '{file}' {CHANGED}")
-        total = float(known[row]) if known is not None else total_of(kept[row])
-        if not kept[row].min() >= 0 or not abs(total - 1) <= LAW_SLACK:
-            raise ValueError(f"'{file}' holds what is no law; it was changed")
-        found: FloatArray = np.divide(kept[row], total, dtype=np.float64)
-        return found
-
-    return law
 
 
 def _check(text: TextTrace) -> None:

@@ -12,6 +12,7 @@ from talon_core.costs import Costs
 from talon_core.engine.growing_forest import GrowingForest, Taking
 from talon_core.errors import PluginError
 from talon_core.forest import Forest, ForestCandidates, TreesApart
+from talon_core.forest_drawer import ForestLaws
 from talon_core.forest_planner import AskedLayer, Measure
 from talon_core.rounds import Round, Span
 from talon_core.trace.columns import NO_ROW, padding, tokens_of
@@ -21,6 +22,9 @@ from talon_core.tree import FloatArray, IntArray, read_only
 from talon_core.tree_arrays import begins_of, ints
 
 NO_ROWS = np.arange(0)
+
+Drawing = Callable[[IntArray, ForestCandidates, IntArray], ForestLaws]
+"""`drawing(rows, shown, asked)`: the laws at a layer whose nodes have these rows; `asked` are those that are shown."""
 
 Columns = tuple[list[int], list[int], list[int], list[bool]]
 """By tree where its nodes of a layer begin and end, its width, and whether the drafter has offered anything to it."""
@@ -171,7 +175,14 @@ class Grown:
     faults: Mapping[int, PluginError]
 
     @classmethod
-    def at(cls, growing: GrowingForest, texts: SeveralTexts, positions: IntArray, vocab_size: int) -> "Grown":
+    def at(
+        cls,
+        growing: GrowingForest,
+        texts: SeveralTexts,
+        positions: IntArray,
+        vocab_size: int,
+        drawing: Drawing | None = None,
+    ) -> "Grown":
         """Grow trees.
 
         Args:
@@ -179,6 +190,7 @@ class Grown:
             texts: the texts.
             positions: of each tree.
             vocab_size: the target's.
+            drawing: gives the laws of a layer to a policy that draws.
 
         Raises:
             PluginError: if the policy breaks its contract for all of them; the message names it.
@@ -189,7 +201,8 @@ class Grown:
             while len(growing.frontier):
                 widths = growing.widths()
                 if len(widths):
-                    growing.grow(*asking.offered(widths))
+                    offered = asking.offered(widths)
+                    growing.grow(*offered, None if drawing is None else partial(drawing, asking.layers[-1].rows))
             kept = growing.finish()
         except PluginError:  # what a changed file has led to is not the policy's fault
             if asking.layers:

@@ -13,12 +13,16 @@ from numpy.typing import NDArray
 
 from talon_core.basics.numerals import rounded
 from talon_core.basics.paths import about
+from talon_core.trace.law_sums import Layout, drawn_at
 from talon_core.trace.stored import Stored
 from talon_core.trace.sums import row_sums, total_of
 from talon_core.tree import FloatArray
 
 SINGLE = np.dtype("<f4")
 """What laws are kept in."""
+
+LAWS = ("target", "drafter")
+"""Whose laws there are."""
 
 
 class KeptLaws:
@@ -30,20 +34,24 @@ class KeptLaws:
     Args:
         folder: on whose disk they are.
         vocab_size: the target's.
+        temperature: of the text.
     """
 
-    def __init__(self, folder: Path, vocab_size: int) -> None:
+    def __init__(self, folder: Path, vocab_size: int, temperature: float = 0.0) -> None:
         self._folder, self._vocab_size = folder, vocab_size
+        self.layout = Layout(vocab_size, drawn_at(temperature))
         self._kept: dict[str, _Kept] = {}
         self._files = ExitStack()
         self._failed: OSError | None = None
 
     def __enter__(self) -> "KeptLaws":
-        for name in ("drafter", "target"):
-            file = TemporaryFile(dir=self._folder)
-            self._files.callback(_closed, file)
-            self._kept[name] = _Kept(file)
+        self._kept = {name: _Kept(self._file()) for name in LAWS}
         return self
+
+    def _file(self) -> IO[bytes]:
+        file = TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed with all of them
+        self._files.callback(_closed, file)
+        return file
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
@@ -108,7 +116,33 @@ class KeptLaws:
             found[f"law.{name}"] = Stored(own.file, SINGLE, (len(own.sums), self._vocab_size))
             found[f"sums.law.{name}"] = np.array(own.sums, dtype=np.int32)
             found[f"totals.law.{name}"] = np.array(own.totals, dtype=np.float64)
+        return found | self._sums()
+
+    def _sums(self) -> dict[str, NDArray[Any] | Stored]:
+        """What parts of the laws add up to, see `law_sums`, and checksums of both."""
+        layout = self.layout
+        parts, checks = [self._file() for _ in layout.parts], self._file()
+        target, drafter = (self._kept[name] for name in LAWS)
+        of_rows: list[list[int]] = []
+        with about(self._folder):
+            for row, totals in enumerate(zip(target.totals, drafter.totals, strict=True)):
+                p, q = (self._read(own.file, row) for own in (target, drafter))
+                sums = layout.of(p, q, totals)
+                for file, part in zip(parts, sums, strict=True):
+                    file.write(part.tobytes())
+                checks.write(np.concatenate([layout.checks(p), layout.checks(q)]).tobytes())
+                of_rows.append([int(row_sums(part[None])[0]) for part in sums])
+        rows, found = len(of_rows), dict[str, NDArray[Any] | Stored]()
+        for number, (file, width) in enumerate(zip(parts, layout.parts, strict=True)):
+            found[f"law.sums.{number}"] = Stored(file, np.dtype("<f8"), (rows, width))
+        found["law.checks"] = Stored(checks, np.dtype("<i4"), (rows, 2 * layout.blocks))
+        found["sums.law.sums"] = np.array(of_rows, dtype=np.int32).reshape(rows, len(parts))
         return found
+
+    def _read(self, file: IO[bytes], row: int) -> NDArray[np.float32]:
+        size = self._vocab_size * SINGLE.itemsize
+        file.seek(row * size)
+        return np.frombuffer(file.read(size), SINGLE)
 
 
 @attrs.define(eq=False)

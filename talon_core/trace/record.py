@@ -252,7 +252,7 @@ class Recorder:
             return nullcontext()
         folder = trace.folder / TEXTS
         folder.mkdir(exist_ok=True)
-        return KeptLaws(folder, self._decoder.target.vocab_size)
+        return KeptLaws(folder, self._decoder.target.vocab_size, self.wanted.temperature)
 
     def text(self, name: str, prompt: int, laws: KeptLaws | None = None) -> TextTrace:
         """Record one prompt's text.

@@ -37,6 +37,7 @@ from talon_core.trace.prices import (
     seconds_of,
 )
 from talon_core.trace.source import Recorded, Source
+from talon_core.trace.text_laws import LawsChanged
 from talon_core.tree import FloatArray, IntArray, TokenTree, read_only
 
 
@@ -257,6 +258,10 @@ class Replay:
         source.drafter.open(0, text.ids[: text.prompt_tokens].copy(), len(text.ids))
         try:
             return _Text(self, method, text, source).replayed()
+        except PluginError as error:
+            if isinstance(error.__cause__, LawsChanged):  # which is not the plugin's fault
+                raise error.__cause__ from None
+            raise
         finally:
             source.close()
 
@@ -450,7 +455,7 @@ class _Text:
         saying = Span("policy", began, self._replay.now(), "chains")
         depth = checked_depth(drafter, drafter)
         limits = DraftLimits(self._vocab_size, left if depth is None else min(left, depth), self._eos)
-        drawing, offers, now = self._policy_choices, self._source.offers, self._replay.now
+        drawing, offers, now = self._drawing(self._policy_choices, done), self._source.offers, self._replay.now
         drafted = draft_tree(self._policy, drafter, root, limits, drawing, layers, offers, now)
         path = self._path(drafted, done)
         self._alone.append(not layers.sizes and len(drafted.tree) == 1)
@@ -464,13 +469,22 @@ class _Text:
             context=context,
         )
 
+    def _drawing(self, choices: SeededChoices, done: int) -> SeededChoices:
+        """The randomness of a round.
+
+        Where a rule tests what was drawn, what it emits is not what stands in the text. So each position has its own,
+        and a round there is the same whatever the rounds before it were.
+        """
+        return choices if self._replay.follows(self._method.rule) else choices.at(done)
+
     def _path(self, drafted: Drafted, done: int) -> IntArray:
         """The nodes that are accepted."""
         self.outside += self._source.outside(drafted.drafted)
         if self._replay.follows(self._method.rule) or len(drafted.tree) == 1:
             return drafted.tree.follow(self._new[done:-1])
         laws = _RecordedLaws(self._text, self._source.drafter, drafted.tree, self._eos, self._vocab_size)
-        accepted = walked(self._method.rule, drafted.tree, laws, self._choices, self._vocab_size, laws.failures)
+        choices = self._drawing(self._choices, done)
+        accepted = walked(self._method.rule, drafted.tree, laws, choices, self._vocab_size, laws.failures)
         self.outside += len(laws.unknown)
         return accepted.path[: len(self._new) - done]
 

@@ -120,7 +120,7 @@ class SeveralTexts:
         if some:
             rows = np.where(missing, np.maximum.accumulate(rows).clip(0), rows)  # another row of the same text
         tokens, logp = (np.empty((len(rows), width), kind) for kind in self._kinds)
-        for text, begin, end in self._by_text(rows):
+        for text, begin, end in self.by_text(rows):
             own, of = rows[begin:end] - self.first_rows[text], self.rows[text]
             found = of.tokens.take(own, axis=0)[:, :width]
             tokens[begin:end] = found if found.dtype == tokens.dtype else tokens_of(found)
@@ -129,7 +129,7 @@ class SeveralTexts:
             tokens[missing], logp[missing] = padding(tokens.dtype), -np.inf
         return tokens, logp
 
-    def _by_text(self, rows: IntArray) -> list[tuple[int, int, int]]:
+    def by_text(self, rows: IntArray) -> list[tuple[int, int, int]]:
         """The texts of some rows: which, and where their rows begin and end."""
         bounds = rows.searchsorted(self.first_rows).tolist()
         return [(text, *ends) for text, ends in enumerate(pairwise(bounds)) if ends[0] < ends[1]]
@@ -171,12 +171,12 @@ class SeveralTexts:
         try:
             check_offered(*self.offered(unknown, width), vocab_size)
         except ValueError:
-            for text, begin, end in self._by_text(unknown):
+            for text, begin, end in self.by_text(unknown):
                 with self._naming(text):
                     self.rows[text].check(unknown[begin:end] - self.first_rows[text], width, vocab_size)
             raise
         new = unknown[self._checked[unknown] == 0]
-        for text, begin, end in self._by_text(new):
+        for text, begin, end in self.by_text(new):
             with self._naming(text):
                 self.rows[text].check_sums(new[begin:end] - self.first_rows[text])
         self._checked[unknown] = min(width, np.iinfo(np.uint16).max)  # of more they are checked again

@@ -4,8 +4,11 @@ import errno
 import json
 import math
 import mmap
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from io import FileIO
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from talon_core.basics.paths import about
+from talon_core.tree_arrays import IntArray
 
 TYPES = {"BOOL": "?", "U16": "<u2", "I32": "<i4", "F32": "<f4", "F64": "<f8", "I64": "<i8"}
 """Numbers as a safetensors file names them, and as NumPy does; in a file those that stand last here come first."""
@@ -93,6 +97,59 @@ def mapped(file: Path) -> dict[str, NDArray[Any]]:
             kind = np.dtype(TYPES[told["dtype"]])
             found[name] = np.frombuffer(data, kind, (end - start) // kind.itemsize, start).reshape(told["shape"])
     return found
+
+
+GAP = 16
+"""Parts that are left out between two may be as long as so many, for these to be read as one: a read takes as long."""
+
+
+def parts_of(file: Path, column: NDArray[Any], firsts: IntArray, count: int) -> NDArray[Any]:
+    """Some numbers of a column, read from its file: to map a page that nobody has looked at takes longer.
+
+    Args:
+        file: that was mapped.
+        column: of it.
+        firsts: the first number of each part, as an index into the flattened column, shape `(parts,)`.
+        count: of each part; behind the column's end there are zeros.
+
+    Returns:
+        Shape `(parts, count)`.
+    """
+    found, size = np.zeros((len(firsts), count), column.dtype), column.dtype.itemsize
+    begin = _address(column) - _address(np.frombuffer(_map_of(column), np.uint8))
+    behind = np.diff(firsts)
+    (ends,) = ((behind <= 0) | (behind > GAP * count) | (behind % count > 0)).nonzero()
+    bounds = [0, *(ends + 1).tolist(), len(firsts)]
+    with file.open("rb", buffering=0) as opened, about(file):
+        for one, next_ in pairwise(bounds):
+            if next_ - one == 1:
+                first = firsts.item(one)
+                _read(opened, found[one, : column.size - first], begin + first * size)
+            elif next_ > one:
+                first, end = firsts.item(one), min(firsts.item(next_ - 1) + count, column.size)
+                span = np.zeros(firsts.item(next_ - 1) + count - first, column.dtype)
+                _read(opened, span[: end - first], begin + first * size)
+                found[one:next_] = span.reshape(-1, count).take((firsts[one:next_] - first) // count, axis=0)
+    return found
+
+
+def _read(opened: FileIO, into: NDArray[Any], place: int) -> None:
+    if hasattr(os, "preadv"):  # not on Windows
+        os.preadv(opened.fileno(), [into.data], place)
+    else:
+        opened.seek(place)
+        opened.readinto(into.data)
+
+
+def _map_of(column: NDArray[Any]) -> Any:
+    base: Any = column
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base.obj if isinstance(base, memoryview) else base
+
+
+def _address(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
 
 
 def _opened(file: Path) -> mmap.mmap:

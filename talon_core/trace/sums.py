@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from talon_core.trace.stored import Stored
 
+CHANGED = "is not what was recorded; its file was changed: delete it and record what is missing"
+
 SEED = 2601_07353
 """Of the factors; with another one, no checksum of an older file would be right."""
 

@@ -12,6 +12,7 @@ from talon_core.engine.checked_policy import checked_budget, fixed_chaining, lis
 from talon_core.engine.growing_forest import GrowingForest
 from talon_core.engine.plain import NoDrafter
 from talon_core.errors import PluginError, blaming
+from talon_core.forest_drawer import ForestDrawer, forest_drawer
 from talon_core.forest_grower import ForestGrower, forest_grower, serve_alike
 from talon_core.forest_learner import ForestRound, LearningForest, beside, forest_learners
 from talon_core.forest_planner import ForestPlanner, RoundCounts, TreePlan, counting_planner, forest_planner, plan_of
@@ -20,11 +21,13 @@ from talon_core.rounds import Round
 from talon_core.trace.answers import Answers
 from talon_core.trace.columns import TextTrace
 from talon_core.trace.grown import Grown
+from talon_core.trace.grown_draws import GrownDraws, Testing
 from talon_core.trace.in_turn import InTurn
 from talon_core.trace.priced_rounds import Rounds, seconds_behind, spans_of
 from talon_core.trace.prices import Untold, behind, seconds_of
 from talon_core.trace.replay import Method, Replay, Replayed, Totals
 from talon_core.trace.several import SeveralTexts
+from talon_core.trace.several_laws import NotKept, SeveralLaws
 from talon_core.tree import FloatArray, IntArray
 from talon_core.tree_arrays import by_number, distinct, ints
 
@@ -62,7 +65,10 @@ class _Growing:
         self._begins: list[IntArray] = []  # by text, the positions at which a round begins
 
     def _grow(
-        self, policy: ForestGrower | LearningForest, positions: IntArray, most: int | IntArray | None = None
+        self,
+        policy: ForestGrower | ForestDrawer | LearningForest,
+        positions: IntArray,
+        most: int | IntArray | None = None,
     ) -> Grown:
         """Trees at some positions, of so many layers at most."""
         target = self._replay.trace["target"]
@@ -70,8 +76,11 @@ class _Growing:
         deepest = deepest if most is None else np.minimum(deepest, most)
         contexts = self._contexts[positions]
         growing = GrowingForest(policy, roots, deepest, self._vocab_size, target["eos"], contexts)
-        self._grown.append(Grown.at(growing, self._texts, positions, self._vocab_size))
+        self._grown.append(self._grown_at(growing, positions))
         return self._grown[-1]
+
+    def _grown_at(self, growing: GrowingForest, positions: IntArray) -> Grown:
+        return Grown.at(growing, self._texts, positions, self._vocab_size)
 
     def _played(self, grown: Grown, tree: int, text: TextTrace, context: int, untold: Untold) -> Round:
         """The round with a tree, as a policy is told of it while the text goes on; `untold` is that of `priced`."""
@@ -195,7 +204,12 @@ class Together(_Growing):
     """
 
     def __init__(
-        self, replay: Replay, method: Method, policy: ForestGrower, texts: SeveralTexts, most: int | None
+        self,
+        replay: Replay,
+        method: Method,
+        policy: ForestGrower | ForestDrawer,
+        texts: SeveralTexts,
+        most: int | None,
     ) -> None:
         super().__init__(replay, method, texts, most)
         self._chained[:] = self._runs_on and fixed_chaining(policy)() is not None
@@ -223,6 +237,35 @@ class Together(_Growing):
                 position += steps[position]
             found.append(np.array(own))
         return found
+
+
+class Drawing(Together):
+    """A method whose rule tests drawn children, on several texts at once.
+
+    The draws and tests of a round take numbers of its position (`SeededChoices.at`), so that they do not hang on the
+    rounds before either.
+
+    Args:
+        replay: of the trace.
+        method: it; its rule says how it tests.
+        policy: the method's, as it serves each of the texts.
+        texts: they, with whole laws.
+        most: the deepest node that the drafter drafts; None where it knows no limit.
+
+    Raises:
+        PluginError: if the policy breaks its contract; the message names it.
+        ValueError: if a text was changed since it was recorded.
+        NotKept: if the sums of laws that it asks for are not kept.
+    """
+
+    def __init__(
+        self, replay: Replay, method: Method, policy: ForestDrawer, texts: SeveralTexts, most: int | None
+    ) -> None:
+        self._testing = Testing(replay, method, SeveralLaws(texts))
+        super().__init__(replay, method, policy, texts, most)
+
+    def _grown_at(self, growing: GrowingForest, positions: IntArray) -> Grown:
+        return GrownDraws.drawn_at(growing, self._texts, positions, self._testing)
 
 
 class Planned(_Growing):
@@ -457,9 +500,9 @@ def together(
 ) -> _Growing | None:
     """A method on several texts; None where it has to be tried on each by itself.
 
-    It has to where the policy draws, has no way to choose for many trees, to choose together with others, or to plan,
-    where its drafter is asked again and what it says is not there, and where the rule tests probabilities. The policy's
-    own time is left out, see `talon_core.trace.trying`.
+    It has to where the policy has no way to choose or draw for many trees, to choose together with others, or to plan,
+    where its drafter is asked again and what it says is not there, and where the rule tests probabilities in a way that
+    it does not tell. The policy's own time is left out, see `talon_core.trace.trying`.
 
     Args:
         replay: of the trace.
@@ -472,8 +515,10 @@ def together(
         PluginError: if the policy breaks its contract; the message names it.
         ValueError: if a text was changed since it was recorded.
     """
-    if (method.drafter is not None and answers is None) or not replay.follows(method.rule):
+    if method.drafter is not None and answers is None:
         return None
+    if not replay.follows(method.rule):
+        return _drawing(replay, method, texts)
     policies = [replay.begun(method, text) for text in texts.texts]
     most = replay.trace["drafter"]["max_depth"] if answers is None else answers.max_depth
     most = NoDrafter.max_depth if method.policy is None else most
@@ -492,6 +537,20 @@ def together(
         except NotPlanned:
             policies = [replay.begun(method, text) for text in texts.texts]
     return _one_after_the_other(replay, method, policies, texts, most) if len(policies) >= fewest else None
+
+
+def _drawing(replay: Replay, method: Method, texts: SeveralTexts) -> Drawing | None:
+    """None where the policy cannot draw for many trees, or the rule does not say how it tests."""
+    if method.drafter is not None or method.policy is None or method.rule.tests is None:
+        return None
+    policies = [replay.begun(method, text) for text in texts.texts]
+    drawer = forest_drawer(policies[0])
+    if drawer is None or not serve_alike(policies):
+        return None
+    try:
+        return Drawing(replay, method, drawer, texts, replay.trace["drafter"]["max_depth"])
+    except NotKept:
+        return None
 
 
 def _one_after_the_other(

@@ -22,7 +22,7 @@ from talon_core.choices import Choices
 from talon_core.decoding.decoder import Decoder
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.defaults import DEFAULT_MODEL
-from talon_core.drawn import without
+from talon_core.drawn import sharpened, without
 from talon_core.laws import Laws
 from talon_core.models.loading import load_model
 from talon_core.plugins.parts import Parts
@@ -30,7 +30,6 @@ from talon_core.rounds import Round
 from talon_core.rule import AcceptanceRule
 from talon_core.tree import FloatArray, TokenTree
 from talon_strategies import Match, Sequoia, Talon
-from talon_strategies.drawing import sharpened
 from talon_strategies.talon_sampled import AGREEMENT
 
 EDGES = (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0)

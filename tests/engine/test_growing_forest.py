@@ -1,20 +1,22 @@
 """What a policy answers for a forest is checked: errors name it, and end the trees alone that they are about."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import numpy as np
 import pytest
 
 from talon_core.candidates import Candidates
-from talon_core.choices import Choices
+from talon_core.choices import Choices, SeededChoices
 from talon_core.engine.growing_forest import GrowingForest
 from talon_core.errors import PluginError
 from talon_core.forest import Forest, ForestCandidates
+from talon_core.forest_drawer import ForestDrawer, ForestDraws, ForestLaws
 from talon_core.forest_grower import ForestGrower, ForestGrowth
 from talon_core.forest_learner import ForestRound, LearningForest
 from talon_core.policy import Growth
+from talon_core.testing.drawn_forests import WholeLaws
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
 
@@ -57,11 +59,16 @@ def asked(growing: GrowingForest, padded: int | None = None) -> None:
         return tokens[row, rank], path_logp[row, rank]
 
     assert len(rows) == len(frontier)
-    growing.grow(pool, taking)
+    growing.grow(pool, taking, flat_laws if isinstance(growing.policy, ForestDrawer) else None)
+
+
+def flat_laws(shown: ForestCandidates, rows: IntArray) -> ForestLaws:
+    """Each of ten tokens is as likely as any other."""
+    return WholeLaws([lambda: np.full(10, 0.1)] * len(rows), shown, [SeededChoices(seed) for seed in range(3)])
 
 
 def grown(
-    policy: ForestGrower | LearningForest, layers: int = 1, padded: int | None = None, **limits: Any
+    policy: ForestGrower | ForestDrawer | LearningForest, layers: int = 1, padded: int | None = None, **limits: Any
 ) -> GrowingForest:
     growing = GrowingForest(policy, np.array([7, 8, 9]), np.array([3, 1, 3]), 10, **limits)
     for _ in range(layers):
@@ -99,6 +106,92 @@ WRONG: dict[str, tuple[Any, str]] = {
 def test_what_is_no_answer_at_all_is_raised(answer: Any, why: str) -> None:
     with pytest.raises(PluginError, match=f"tree policy 'answering' .*{why}"):
         grown(Answering(lambda *_: answer))
+
+
+@attrs.frozen
+class Drawing(ForestDrawer):
+    """Draws as it is told to."""
+
+    name = "drawing"
+    children = "hybrid"
+    drawn: Callable[[ForestCandidates, ForestLaws], Any]
+    budget: int = 6
+
+    def grow(self, tree: TokenTree, candidates: Candidates, choices: Choices) -> Growth:
+        return Growth(candidates.best(2))
+
+    def draw_forest(self, forest: Forest, candidates: ForestCandidates, laws: ForestLaws) -> Any:
+        return self.drawn(candidates, laws)
+
+
+@attrs.frozen
+class Sampling(Drawing):
+    """The same, of chains."""
+
+    children = "sampled-chain"
+
+
+@attrs.frozen
+class Independent(Drawing):
+    """The same, of independent draws."""
+
+    children = "iid"
+
+
+def drew(rows: list[int], chosen: list[int] | None = None, logp: Any = None, **options: Any) -> Any:
+    """Draws under some rows beside candidates that were chosen."""
+
+    def answer(candidates: ForestCandidates, laws: ForestLaws) -> ForestGrowth:
+        draws = laws.drawing(**options)
+        assert draws.draw(np.array(rows)).all()
+        return ForestGrowth(np.array(chosen or [], dtype=np.int64), drawn=draws, logp=logp)
+
+    return answer
+
+
+NONE, NO_DRAWS = np.arange(0), cast(ForestDraws, 5)
+
+WRONG_DRAWS: dict[str, tuple[Drawing, str]] = {
+    "no draws": (
+        Drawing(lambda *_: ForestGrowth(np.arange(0), drawn=5)),
+        "returned draws from draw_forest that are none",
+    ),  # type: ignore[arg-type]
+    "two": (Drawing(drew([0, 0, 1])), "drew 2 children of one node; its children are hybrid"),
+    "fixed": (Sampling(drew([0], [2])), "chose fixed candidates; its children are sampled-chain"),
+    "without": (Independent(drew([0, 0])), "drew without replacement; its children are iid"),
+    "beside": (Drawing(drew([0], [0])), "drew from a law that has a fixed child of the same node"),
+    "scores": (Drawing(drew([0], logp=np.zeros(2))), r"gave scores of shape \(2,\) for 1 draws"),
+    "endless": (Drawing(drew([0], logp=np.array([-np.inf]))), "each has one, and it is finite"),
+}
+
+
+@pytest.mark.parametrize(("policy", "why"), WRONG_DRAWS.values(), ids=WRONG_DRAWS.keys())
+def test_draws_that_trees_of_the_kind_cannot_hold_are_raised(policy: Drawing, why: str) -> None:
+    with pytest.raises(PluginError, match=f"tree policy 'drawing' .*{why}"):
+        grown(policy)
+
+
+def test_what_was_drawn_joins_behind_what_was_chosen() -> None:
+    growing = grown(Drawing(drew([2, 0], [1, 4], without=np.array([1, 4]))))
+    (layer,) = growing.drawn
+    assert layer is not None
+    assert layer.parents.tolist() == [2, 0]
+    assert layer.nodes.tolist() == [5, 6]
+    assert growing.forest.parents[3:].tolist() == [0, 2, 2, 0]
+    assert growing.forest.tokens[3:5].tolist() == [1, 0]
+    assert growing.forest.tokens[5] != 0  # which the law was without
+    assert growing.forest.tokens[6] != 1
+    np.testing.assert_allclose(growing.forest.path_logp[5:], np.log(layer.draws.prob))
+    assert growing.frontier.tolist() == [3, 6, 4, 5]
+
+
+def test_a_token_that_was_drawn_twice_is_one_node() -> None:
+    growing = grown(Independent(drew([1] * 40, replacement=True), budget=41))
+    (layer,) = growing.drawn
+    assert layer is not None
+    tokens = growing.forest.tokens[layer.nodes]
+    assert tokens.tolist() == layer.draws.tokens.tolist()
+    assert len(growing.forest) == 3 + len({*tokens.tolist()}) < 43
 
 
 def test_an_error_of_the_policy_is_raised_with_its_name() -> None:

@@ -16,6 +16,7 @@ from talon_core.chains import Account, Chains
 from talon_core.costs import MeasuredCosts
 from talon_core.decoding.loading import decoder_for_model
 from talon_core.drafter import Ahead, AheadDraws, RanOn
+from talon_core.drawn import sharpened
 from talon_core.errors import PluginError
 from talon_core.plugins.parts import Parts
 from talon_core.policy import Growth, TreePolicy
@@ -32,7 +33,6 @@ from talon_kernels.native import load
 from talon_kernels.recorded.chains import MOST_DRAFTED, PassFields, RoundsFields
 from talon_kernels.recorded.recorder import NativeRecorder
 from talon_strategies import Chain
-from talon_strategies.drawing import sharpened
 from talon_tests.shared_targets import SharedTargets
 from talon_tests.tiny_models import tiny_model
 from talon_tests.trained_heads import trainings

@@ -24,6 +24,7 @@ from talon_strategies import (
     GammaTune,
     GammaTunePlus,
     Heuristic,
+    SampledChain,
     SpecDecPlusPlus,
     SpecKV,
     Talon,
@@ -404,6 +405,22 @@ class DeafToLength(CaDDTree):
 
     def grow_forest(self, forest, candidates):
         return super().grow_forest(attrs.evolve(forest, contexts=np.ones(forest.size, dtype=np.int64)), candidates)
+
+
+class OtherDraws(SampledChain):
+    """Draws at another temperature in forests than by itself."""
+
+    name = "other-draws"
+
+    def draw_forest(self, forest, candidates, laws):
+        drawn = laws.drawing(2.0 * self.temperature)
+        drawn.draw(np.arange(len(candidates.frontier)))
+        return ForestGrowth(np.arange(0), drawn=drawn)
+
+
+def test_a_policy_that_draws_other_trees_in_forests_is_refused():
+    with pytest.raises(AssertionError, match=r"'other-draws' .* draws another tree in a forest than by itself"):
+        check_tree_policy(lambda: OtherDraws(2))
 
 
 @pytest.mark.parametrize("policy", [OtherInForests, DeafToLength])

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talon_core.choices import SeededChoices, enumerate_outcomes
-from talon_core.drawn import Drawn, without
+from talon_core.drawn import Drawn, sharpened, without
 from talon_core.engine.drafting import DraftLimits, draft_tree
 from talon_core.policy import SequenceInfo
 from talon_core.rounds import Round
@@ -12,7 +12,6 @@ from talon_core.testing import TableDrafter, check_tree_policy, untied_drafters
 from talon_core.testing.strategies import laws, table_drafters
 from talon_core.tree import TokenTree
 from talon_strategies import Hybrid, TalonCost, TalonCostSampled
-from talon_strategies.drawing import sharpened
 from talon_strategies.draws_learnt import expected_of_draws
 from talon_strategies.learnt import ENOUGH
 from talon_strategies.talon_cost_sampled import groups
