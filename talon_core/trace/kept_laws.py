@@ -66,14 +66,16 @@ class KeptLaws:
             of: whose they are, for the error.
 
         Raises:
-            ValueError: if there is less room on the disk than they take, of which the drafter's are there twice while
-                the text's file is put together, if those of another text are there, or if this was not entered.
+            ValueError: if there is less room on the disk than they take with their sums, of which the drafter's are
+                there twice while the text's file is put together, if those of another text are there, or if this was
+                not entered.
         """
         if not self._kept:
             raise ValueError(f"{of}: its laws have no files; write 'with KeptLaws(folder, vocab_size) as laws:'")
         if any(own.sums for own in self._kept.values()):
             raise ValueError(f"{of}: the laws of another text are kept here; make KeptLaws anew for each text")
-        needed, free = 3 * rows * self._vocab_size * SINGLE.itemsize, shutil.disk_usage(self._folder).free
+        needed = rows * (3 * self._vocab_size * SINGLE.itemsize + self.layout.size)
+        free = shutil.disk_usage(self._folder).free
         if needed > free:
             raise ValueError(
                 f"{of}: recording its laws takes about {rounded(needed / 1e6)} MB on the disk of '{self._folder}', "

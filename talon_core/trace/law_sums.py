@@ -73,6 +73,11 @@ class Layout:
         """
         return (self.blocks, *(self.blocks + 1, 2 * len(LEVELS)) * len(self.temperatures))
 
+    @property
+    def size(self) -> int:
+        """Bytes that the sums of a row take, with the checksums of its blocks."""
+        return 8 * sum(self.parts) + 4 * 2 * self.blocks
+
     def drafter(self, temperature: int) -> int:
         """Which part has the drafter's by block at one of the temperatures, in units of `weights`.
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-import attrs
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +12,7 @@ from talon_core.trace.law_sums import TARGET, Layout, weights
 from talon_core.trace.several import SeveralTexts
 from talon_core.trace.text_laws import TextLaws
 from talon_core.tree import FloatArray, IntArray
-from talon_core.tree_arrays import begins_of, by_number, places_of
+from talon_core.tree_arrays import begins_of, by_number, distinct, places_of
 
 FEWEST_NUMBERS = 8
 """Of a tree, that are told at once."""
@@ -235,6 +234,8 @@ class SeveralDraws(ForestDraws):
         self.out_rows = without // source.candidates.width
         self.out_tokens = source.candidates.tokens.ravel()[without] if len(without) else without
         self._gone = self.out_rows, self.out_tokens  # what further draws leave out
+        shape = len(source.rows), source.laws.layout.blocks
+        self._sums, self._peaks = np.empty(shape), np.empty(shape[0])  # of the laws of further draws, by block
 
     def draw(self, rows: IntArray) -> NDArray[np.bool_]:
         wanted = np.asarray(rows, dtype=np.int64)
@@ -242,21 +243,20 @@ class SeveralDraws(ForestDraws):
         trees = source.candidates.trees[wanted]
         if (trees[1:] < trees[:-1]).any():
             raise ValueError("rows are not given tree by tree")
+        self._look_up(distinct(wanted[np.isnan(self.totals[wanted])]))
         came = np.ones(len(wanted), dtype=bool)
         tokens, prob = np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted))
         for turn in range(int(again.max(initial=-1)) + 1):
             (now,) = (again == turn).nonzero()
-            left = self._left(wanted[now])
-            came[now] = left.ends[:, -1] > 0
+            ends = self._sums[wanted[now]].cumsum(axis=1)
+            came[now] = ends[:, -1] > 0
             if not came.all() and again.any():  # draws that cannot be made take no number, and those behind take theirs
                 raise NotKept
-            turns = source.used[trees] + _turns(trees, came)
-            some = left.of(came[now])
-            now = now[came[now]]
-            tokens[now], held = some.picked(source.numbers.at(trees[now], turns[now]))
-            prob[now] = held / self.totals[wanted[now]]
-            if not self.replacement:
-                self._gone = np.append(self._gone[0], wanted[now]), np.append(self._gone[1], tokens[now])
+            turns, here = source.used[trees] + _turns(trees, came), came[now]
+            now = now[here]
+            numbers = source.numbers.at(trees[now], turns[now])
+            tokens[now], own = self._picked(wanted[now], ends[here], numbers)
+            prob[now] = own / self.totals[wanted[now]]
         np.add.at(source.used, trees[came], 1)
         self.rows, self.tokens = np.append(self.rows, wanted[came]), np.append(self.tokens, tokens[came])
         self.prob = np.append(self.prob, prob[came])
@@ -268,75 +268,61 @@ class SeveralDraws(ForestDraws):
             return np.zeros(len(wanted), dtype=np.int64)
         return _turns(wanted, np.ones(len(wanted), dtype=bool))
 
-    def _left(self, own: IntArray) -> "_Left":
-        """The laws of the next draw of each of some frontier rows."""
-        laws, of = self.source.laws, self.source.rows[own]
-        kept = laws.sums(of, laws.layout.drafter(self.temperature))
-        sums, peaks = kept[:, :-1], kept[:, -1]
-        whole, (out_rows, out_tokens) = sums.sum(axis=1), self._out(own)
-        if len(out_rows):
-            blocks, block = laws.layout.blocks, out_tokens // BLOCK
-            keys, first, which = np.unique(out_rows * blocks + block, return_index=True, return_inverse=True)
-            parts = laws.weights(self.temperature, of[out_rows[first]], block[first], peaks[out_rows[first]])
+    def _look_up(self, new: IntArray) -> None:
+        """The sums of some frontier rows, without what their laws leave out."""
+        if not len(new):
+            return
+        laws, rows = self.source.laws, self.source.rows
+        kept = laws.sums(rows[new], laws.layout.drafter(self.temperature))
+        self._sums[new], self._peaks[new] = kept[:, :-1], kept[:, -1]
+        self.whole[new] = self._sums[new].sum(axis=1)
+        out = np.zeros(len(rows), dtype=bool)
+        out[new] = True
+        out = out[self.out_rows]
+        if out.any():
+            out_rows, out_tokens = self.out_rows[out], self.out_tokens[out]
+            blocks = laws.layout.blocks
+            keys, which = np.unique(out_rows * blocks + out_tokens // BLOCK, return_inverse=True)
+            row, block = keys // blocks, keys % blocks
+            parts = laws.weights(self.temperature, rows[row], block, self._peaks[row])
             parts[which, out_tokens % BLOCK] = 0.0
-            sums[keys // blocks, keys % blocks] = parts.sum(axis=1)
-        ends = sums.cumsum(axis=1)
-        totals = ends[:, -1]
-        new = np.isnan(self.totals[own])
-        self.totals[own[new]], self.whole[own[new]] = totals[new], whole[new]
-        return _Left(laws, self.temperature, of, ends, peaks, out_rows, out_tokens)
+            self._sums[row, block] = parts.sum(axis=1)
+        self.totals[new] = self._sums[new].sum(axis=1)
 
-    def _out(self, own: IntArray) -> tuple[IntArray, IntArray]:
-        """What the laws of some frontier rows leave out: which of these rows, and the tokens."""
-        rows, tokens = self._gone
-        if not len(rows):
-            return rows, tokens
-        held, order = np.bincount(rows, minlength=len(self.source.rows)), rows.argsort(kind="stable")
-        places = places_of((held.cumsum() - held)[own], held[own])
-        return np.repeat(np.arange(len(own)), held[own]), tokens[order[places]]
+    def _picked(self, rows: IntArray, ends: FloatArray, numbers: FloatArray) -> tuple[IntArray, FloatArray]:
+        """A draw of each of some frontier rows, and what its law has of it, in units of `weights`.
 
-
-@attrs.frozen(eq=False)
-class _Left:
-    """Laws of draws, with what they leave out.
-
-    Attributes:
-        laws: of the texts.
-        temperature: which of those that are kept.
-        rows: of the laws in the texts, shape `(laws,)`.
-        ends: what each adds up to up to the end of each block, shape `(laws, blocks)`.
-        peaks: the largest number of each as it is kept, shape `(laws,)`.
-        out_rows: which laws leave something out, shape `(out,)`.
-        out_tokens: what, likewise.
-    """
-
-    laws: SeveralLaws
-    temperature: int
-    rows: IntArray
-    ends: FloatArray
-    peaks: FloatArray
-    out_rows: IntArray
-    out_tokens: IntArray
-
-    def of(self, some: NDArray[np.bool_]) -> "_Left":
-        """Some of them."""
-        if some.all():
-            return self
-        place, here = some.cumsum() - 1, some[self.out_rows]
-        out = place[self.out_rows[here]], self.out_tokens[here]
-        columns = self.rows[some], self.ends[some], self.peaks[some]
-        return _Left(self.laws, self.temperature, *columns, *out)
-
-    def picked(self, numbers: FloatArray) -> tuple[IntArray, FloatArray]:
-        """A draw from each, and what the law has of it, in units of `weights`."""
+        Args:
+            rows: they, shape `(draws,)`.
+            ends: what their laws add up to up to the end of each block, shape `(draws, blocks)`.
+            numbers: of the draws, shape `(draws,)`.
+        """
+        source, found = self.source, list[FloatArray]()
 
         def part(blocks: IntArray) -> FloatArray:
-            found = self.laws.weights(self.temperature, self.rows, blocks, self.peaks)
-            hit = blocks[self.out_rows] == self.out_tokens // BLOCK
-            found[self.out_rows[hit], self.out_tokens[hit] % BLOCK] = 0.0
-            return found
+            own = source.laws.weights(self.temperature, source.rows[rows], blocks, self._peaks[rows])
+            draws, tokens = self._out(rows)
+            hit = blocks[draws] == tokens // BLOCK
+            own[draws[hit], tokens[hit] % BLOCK] = 0.0
+            found.append(own)
+            return own
 
-        return _picked(self.ends, part, numbers)
+        tokens, prob = _picked(ends, part, numbers)
+        if not self.replacement:  # what is drawn next goes on without them
+            (own,), place = found, (np.arange(len(rows)), tokens % BLOCK)
+            own[place] = 0.0
+            self._sums[rows, tokens // BLOCK] = own.sum(axis=1)
+            self._gone = np.append(self._gone[0], rows), np.append(self._gone[1], tokens)
+        return tokens, prob
+
+    def _out(self, rows: IntArray) -> tuple[IntArray, IntArray]:
+        """What the laws of some frontier rows leave out: by which of these rows, and the tokens."""
+        gone, tokens = self._gone
+        if not len(gone):
+            return gone, tokens
+        held, order = np.bincount(gone, minlength=len(self.source.rows)), gone.argsort(kind="stable")
+        places = places_of((held.cumsum() - held)[rows], held[rows])
+        return np.repeat(np.arange(len(rows)), held[rows]), tokens[order[places]]
 
 
 def _turns(groups: IntArray, counted: NDArray[np.bool_]) -> IntArray:

@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from io import FileIO
-from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -119,17 +118,21 @@ def parts_of(file: Path, column: NDArray[Any], firsts: IntArray, count: int) -> 
     begin = _address(column) - _address(np.frombuffer(_map_of(column), np.uint8))
     behind = np.diff(firsts)
     (ends,) = ((behind <= 0) | (behind > GAP * count) | (behind % count > 0)).nonzero()
-    bounds = [0, *(ends + 1).tolist(), len(firsts)]
     with file.open("rb", buffering=0) as opened, about(file):
-        for one, next_ in pairwise(bounds):
-            if next_ - one == 1:
+        if 2 * len(ends) > len(firsts):  # most stand alone
+            for part, first in zip(found, firsts.tolist(), strict=True):
+                _read(opened, part[: column.size - first], begin + first * size)
+            return found
+        begins, ends = np.append(0, ends + 1), np.append(ends, len(firsts) - 1)
+        spans = firsts[ends] + count - firsts[begins] if len(firsts) else ends
+        room = np.zeros(spans.max(initial=0), column.dtype)  # new memory of that size takes longer than to read
+        for one, last, span in zip(begins.tolist(), ends.tolist(), spans.tolist(), strict=True):
+            if span > 0:
                 first = firsts.item(one)
-                _read(opened, found[one, : column.size - first], begin + first * size)
-            elif next_ > one:
-                first, end = firsts.item(one), min(firsts.item(next_ - 1) + count, column.size)
-                span = np.zeros(firsts.item(next_ - 1) + count - first, column.dtype)
-                _read(opened, span[: end - first], begin + first * size)
-                found[one:next_] = span.reshape(-1, count).take((firsts[one:next_] - first) // count, axis=0)
+                own = room[:span]
+                own[column.size - first :] = 0
+                _read(opened, own[: column.size - first], begin + first * size)
+                found[one : last + 1] = own.reshape(-1, count).take((firsts[one : last + 1] - first) // count, axis=0)
     return found
 
 

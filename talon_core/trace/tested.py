@@ -203,7 +203,9 @@ class DrawnTrees:
         order, sums = rows.argsort(kind="stable"), np.empty((len(rows), 2 * len(LEVELS)))
         sums[order] = self.laws.sums(rows[order], self.laws.layout.levels(self.temperature))
         p, q = sums[:, : len(LEVELS)], sums[:, len(LEVELS) :]
-        least, most = left_of(p, q, b.least * self.scale[slots], b.most * self.scale[slots])
+        with np.errstate(over="ignore"):
+            scaled = b.least * self.scale[slots], b.most * self.scale[slots]
+        least, most = left_of(p, q, *scaled)
         held = self._out_held[slots]
         if held.any():  # there q is nothing, so that all of p stays
             which, places = np.repeat(np.arange(len(slots)), held), places_of(self._out_begins[slots], held)
@@ -243,7 +245,7 @@ class DrawnTrees:
         laws, rows, slots = self.laws, self.rows[nodes], self.slot_of[nodes]
         of, block = (laws.sums(rows, TARGET) > 0).nonzero()
         kept = laws.blocks("target", rows[of], block)
-        part, place = kept.nonzero()
+        part, place = divmod((kept.ravel() > 0).nonzero()[0], BLOCK)  # of truth values sooner found
         of, token = of[part], block[part] * BLOCK + place
         p = kept[part, place] / laws.totals("target", rows)[of]
         q = laws.weights_of(self.temperature, rows, of, token) / self.totals[slots][of]
@@ -398,7 +400,8 @@ def _visit_children(trees: DrawnTrees, slots: IntArray, prob: Bounds, visited: B
     for turn in range(int(trees.counts[slots].max())):
         there = (trees.counts[slots] > turn) & (own.most > 0)
         unsure[nodes[there & (own.least <= 0)]] = True
-        p, q, left = trees.p(slots, turn), trees.q[slots, turn], trees.left[slots, turn]
+        p, q, left = np.zeros(len(slots)), trees.q[slots, turn], trees.left[slots, turn]
+        p[there] = trees.p(slots[there], turn)
         reached, child = leaving.of(p, q), trees.children[slots, turn]
         with np.errstate(invalid="ignore"):
             reaching = Bounds(own.least * reached.least, np.nan_to_num(own.most * reached.most, nan=np.inf))

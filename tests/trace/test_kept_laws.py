@@ -15,6 +15,7 @@ from safetensors.numpy import load, save
 from talon_core.trace import stored
 from talon_core.trace.folder import Trace, read_trace
 from talon_core.trace.kept_laws import KeptLaws
+from talon_core.trace.law_sums import Layout
 from talon_core.trace.record import Recorder
 from talon_core.trace.superset import Superset
 from talon_tests.tiny_models import of_words
@@ -119,7 +120,7 @@ def test_laws_that_the_disk_has_no_room_for_are_refused_before_they_come(
 ) -> None:
     made = recorder(tiny, laws=True, width=16, nodes=2, depth=3)
     rows = 21 * 21 + 11 + 1  # of 24 positions; the last three have fewer layers
-    needed = 3 * rows * 97 * 4
+    needed = rows * (3 * 97 * 4 + Layout(97, (1.0, 0.8)).size)
     room, asked = [needed - 1], []
 
     def usage(folder: Path) -> Any:
@@ -128,8 +129,8 @@ def test_laws_that_the_disk_has_no_room_for_are_refused_before_they_come(
 
     monkeypatch.setattr(shutil, "disk_usage", usage)
     said = (
-        r"^prompt 0 of the set 'other': recording its laws takes about 0\.527 MB on the disk of '.+texts', which has "
-        r"0\.527 MB left; give a folder with more room, or a smaller --max-new-tokens or --depth$"
+        r"^prompt 0 of the set 'other': recording its laws takes about 2\.4 MB on the disk of '.+texts', which has "
+        r"2\.4 MB left; give a folder with more room, or a smaller --max-new-tokens or --depth$"
     )
     with pytest.raises(ValueError, match=said):
         made.run(tmp_path / "trace")
