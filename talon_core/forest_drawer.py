@@ -16,6 +16,7 @@ class ForestDraws(ABC):
     """Draws under the frontier nodes of a forest, all of one layer, from laws of one kind; `draw` makes them.
 
     Attributes:
+        laws: at whose frontier; None when the layer is over.
         replacement: every draw is from the same law; otherwise each is from that without the tokens before it.
         without: the candidates that the laws leave out, as indices into the flattened rectangle, shape `(out,)`.
         rows: under which frontier row each draw was made, in the order in which they were, shape `(draws,)`, int64.
@@ -23,6 +24,7 @@ class ForestDraws(ABC):
         prob: what a token has of the law of its row's first draw, shape `(draws,)`, float64.
     """
 
+    laws: "ForestLaws | None"
     replacement: bool
     without: IntArray
     rows: IntArray

@@ -242,8 +242,9 @@ class GrowingForest:
                 growth = grower.grow_forest(self._shown, shown)
             if not isinstance(growth, ForestGrowth):
                 raise self.fail(f"returned {type(growth).__name__} from {what}; it must return a ForestGrowth")
-            if growth.drawn is not None and (laws is None or not isinstance(growth.drawn, ForestDraws)):
-                raise self.fail(f"returned draws from {what} that are none; they are what laws.drawing gives")
+            drawn: object = growth.drawn
+            if drawn is not None and not (isinstance(drawn, ForestDraws) and drawn.laws is laws):
+                raise self.fail(f"returned draws from {what} that are not of this layer; laws.drawing gives them")
             return growth
 
     def _with_draws(

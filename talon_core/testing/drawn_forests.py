@@ -43,17 +43,18 @@ class WholeDraws(ForestDraws):
     def __init__(self, source: WholeLaws, temperature: float, replacement: bool, out: IntArray) -> None:
         self.replacement, self.without = replacement, out
         self.rows, self.tokens, self.prob = np.arange(0), np.arange(0), np.empty(0)
+        self.laws: ForestLaws | None = source
         self._source, self._temperature = source, temperature
-        self._laws: dict[int, FloatArray] = {}
+        self._whole: dict[int, FloatArray] = {}
         self._rest: dict[int, FloatArray] = {}
 
     def law(self, row: int) -> FloatArray:
         """The law of a row's first draw, shape `(vocab,)`."""
-        if row not in self._laws:
+        if row not in self._whole:
             law, pool = sharpened(self._source.laws[row](), self._temperature), self._source.candidates
             out = self.without[self.without // pool.width == row]
-            self._laws[row] = self._rest[row] = without(law, pool.tokens.ravel()[out]) if len(out) else law
-        return self._laws[row]
+            self._whole[row] = self._rest[row] = without(law, pool.tokens.ravel()[out]) if len(out) else law
+        return self._whole[row]
 
     def draw(self, rows: IntArray) -> NDArray[np.bool_]:
         came = np.zeros(len(rows), dtype=bool)

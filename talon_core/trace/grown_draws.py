@@ -65,8 +65,13 @@ class GrownDraws(Grown):
         numbers = Numbers([replay.policy_choices(text) for text in texts.texts], which, places)
         used = np.zeros(len(positions), dtype=np.int64)
 
+        layers: list[DrawnFrom] = []
+
         def drawing(rows: IntArray, shown: ForestCandidates, asked: IntArray) -> ForestLaws:
-            return DrawnFrom(testing.laws, rows[asked], shown, numbers, used)
+            for layer in layers[-1:]:
+                layer.close()
+            layers.append(DrawnFrom(testing.laws, rows[asked], shown, numbers, used))
+            return layers[-1]
 
         vocab_size = int(replay.trace["target"]["vocab_size"])
         try:
@@ -75,6 +80,8 @@ class GrownDraws(Grown):
             if isinstance(error.__cause__, NotKept | LawsChanged):  # which is not the policy's fault
                 raise error.__cause__ from None
             raise
+        for layer in layers[-1:]:
+            layer.close()
         if own.selected:
             raise NotKept
         fields = {field.name: getattr(own, field.name) for field in attrs.fields(Grown)}
@@ -153,7 +160,7 @@ class GrownDraws(Grown):
         assert kept is not None
         q = kept("drafter", row - int(self.texts.first_rows[text]))
         sharp = sharpened(q, self.testing.laws.layout.temperatures[draws.temperature])
-        shown = draws.source.rows == row
+        shown = draws.of == row
         out = draws.out_tokens[shown[draws.out_rows]]
         return without(sharp, out) if len(out) else sharp
 

@@ -199,12 +199,19 @@ class DrawnFrom(ForestLaws):
         self, laws: SeveralLaws, rows: IntArray, candidates: ForestCandidates, numbers: Numbers, used: IntArray
     ) -> None:
         self.laws, self.rows, self.candidates, self.numbers, self.used = laws, rows, candidates, numbers, used
+        self._made: list[SeveralDraws] = []
 
     def drawing(
         self, temperature: float = 1.0, *, replacement: bool = False, without: IntArray | None = None
     ) -> "SeveralDraws":
         out = np.empty(0, dtype=np.int64) if without is None else np.asarray(without, dtype=np.int64)
-        return SeveralDraws(self, self.laws.temperature(temperature), replacement, out)
+        self._made.append(SeveralDraws(self, self.laws.temperature(temperature), replacement, out))
+        return self._made[-1]
+
+    def close(self) -> None:
+        """The layer is over: nothing more is drawn, and what that needs is not kept."""
+        for one in self._made:
+            one.close()
 
 
 class SeveralDraws(ForestDraws):
@@ -217,8 +224,8 @@ class SeveralDraws(ForestDraws):
         without: likewise.
 
     Attributes:
-        source: as given.
-        temperature: likewise.
+        temperature: as given.
+        of: the row of each frontier node, shape `(frontier,)`.
         totals: what the law of a frontier row's first draw adds up to, in units of `weights`, shape `(frontier,)`; NaN
             where nothing was drawn.
         whole: what it adds up to with what it leaves out.
@@ -227,7 +234,9 @@ class SeveralDraws(ForestDraws):
     """
 
     def __init__(self, source: DrawnFrom, temperature: int, replacement: bool, without: IntArray) -> None:
-        self.source, self.temperature, self.replacement, self.without = source, temperature, replacement, without
+        self.temperature, self.replacement, self.without = temperature, replacement, without
+        self.of = source.rows
+        self.laws: DrawnFrom | None = source
         self.rows, self.tokens, self.prob = np.arange(0), np.arange(0), np.empty(0)
         self.totals = np.full(len(source.rows), np.nan)
         self.whole = self.totals.copy()
@@ -237,9 +246,20 @@ class SeveralDraws(ForestDraws):
         shape = len(source.rows), source.laws.layout.blocks
         self._sums, self._peaks = np.empty(shape), np.empty(shape[0])  # of the laws of further draws, by block
 
+    @property
+    def _source(self) -> DrawnFrom:
+        if self.laws is None:
+            raise ValueError("the layer of these draws is over")
+        return self.laws
+
+    def close(self) -> None:
+        """Nothing more is drawn."""
+        self.laws = None
+        self._sums, self._peaks = np.empty((0, 0)), np.empty(0)
+
     def draw(self, rows: IntArray) -> NDArray[np.bool_]:
         wanted = np.asarray(rows, dtype=np.int64)
-        source, again = self.source, self._again(wanted)
+        source, again = self._source, self._again(wanted)
         trees = source.candidates.trees[wanted]
         if (trees[1:] < trees[:-1]).any():
             raise ValueError("rows are not given tree by tree")
@@ -272,7 +292,7 @@ class SeveralDraws(ForestDraws):
         """The sums of some frontier rows, without what their laws leave out."""
         if not len(new):
             return
-        laws, rows = self.source.laws, self.source.rows
+        laws, rows = self._source.laws, self.of
         kept = laws.sums(rows[new], laws.layout.drafter(self.temperature))
         self._sums[new], self._peaks[new] = kept[:, :-1], kept[:, -1]
         self.whole[new] = self._sums[new].sum(axis=1)
@@ -297,10 +317,10 @@ class SeveralDraws(ForestDraws):
             ends: what their laws add up to up to the end of each block, shape `(draws, blocks)`.
             numbers: of the draws, shape `(draws,)`.
         """
-        source, found = self.source, list[FloatArray]()
+        laws, found = self._source.laws, list[FloatArray]()
 
         def part(blocks: IntArray) -> FloatArray:
-            own = source.laws.weights(self.temperature, source.rows[rows], blocks, self._peaks[rows])
+            own = laws.weights(self.temperature, self.of[rows], blocks, self._peaks[rows])
             draws, tokens = self._out(rows)
             hit = blocks[draws] == tokens // BLOCK
             own[draws[hit], tokens[hit] % BLOCK] = 0.0
@@ -320,7 +340,7 @@ class SeveralDraws(ForestDraws):
         gone, tokens = self._gone
         if not len(gone):
             return gone, tokens
-        held, order = np.bincount(gone, minlength=len(self.source.rows)), gone.argsort(kind="stable")
+        held, order = np.bincount(gone, minlength=len(self.of)), gone.argsort(kind="stable")
         places = places_of((held.cumsum() - held)[rows], held[rows])
         return np.repeat(np.arange(len(rows)), held[rows]), tokens[order[places]]
 

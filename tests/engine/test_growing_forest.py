@@ -154,7 +154,7 @@ NONE, NO_DRAWS = np.arange(0), cast(ForestDraws, 5)
 WRONG_DRAWS: dict[str, tuple[Drawing, str]] = {
     "no draws": (
         Drawing(lambda *_: ForestGrowth(np.arange(0), drawn=5)),
-        "returned draws from draw_forest that are none",
+        "returned draws from draw_forest that are not of this layer",
     ),  # type: ignore[arg-type]
     "two": (Drawing(drew([0, 0, 1])), "drew 2 children of one node; its children are hybrid"),
     "fixed": (Sampling(drew([0], [2])), "chose fixed candidates; its children are sampled-chain"),
@@ -169,6 +169,19 @@ WRONG_DRAWS: dict[str, tuple[Drawing, str]] = {
 def test_draws_that_trees_of_the_kind_cannot_hold_are_raised(policy: Drawing, why: str) -> None:
     with pytest.raises(PluginError, match=f"tree policy 'drawing' .*{why}"):
         grown(policy)
+
+
+def test_draws_of_another_layer_are_none_of_this_one() -> None:
+    kept: list[ForestDraws] = []
+
+    def answer(candidates: ForestCandidates, laws: ForestLaws) -> ForestGrowth:
+        kept.append(laws.drawing())
+        kept[0].draw(np.array([0]))
+        return ForestGrowth(NONE, drawn=kept[0])
+
+    with pytest.raises(PluginError, match=r"tree policy 'drawing' .*returned draws from draw_forest that are not of"):
+        grown(Drawing(answer), 2)
+    assert len(kept) == 2
 
 
 def test_what_was_drawn_joins_behind_what_was_chosen() -> None:
