@@ -236,7 +236,8 @@ class SeveralDraws(ForestDraws):
     def __init__(self, source: DrawnFrom, temperature: int, replacement: bool, without: IntArray) -> None:
         self.temperature, self.replacement, self.without = temperature, replacement, without
         self.of = source.rows
-        self.laws: DrawnFrom | None = source
+        self.laws: ForestLaws | None = source
+        self._open: DrawnFrom | None = source
         self.rows, self.tokens, self.prob = np.arange(0), np.arange(0), np.empty(0)
         self.totals = np.full(len(source.rows), np.nan)
         self.whole = self.totals.copy()
@@ -248,13 +249,13 @@ class SeveralDraws(ForestDraws):
 
     @property
     def _source(self) -> DrawnFrom:
-        if self.laws is None:
+        if self._open is None:
             raise ValueError("the layer of these draws is over")
-        return self.laws
+        return self._open
 
     def close(self) -> None:
         """Nothing more is drawn."""
-        self.laws = None
+        self.laws = self._open = None
         self._sums, self._peaks = np.empty((0, 0)), np.empty(0)
 
     def draw(self, rows: IntArray) -> NDArray[np.bool_]:
