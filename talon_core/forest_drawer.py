@@ -45,6 +45,20 @@ class ForestDraws(ABC):
         """
 
 
+def check_rows(rows: IntArray, candidates: ForestCandidates) -> None:
+    """Refuse rows that nothing can be drawn under, or that are not given tree by tree; for `ForestDraws.draw`.
+
+    Raises:
+        ValueError: if there are such.
+    """
+    count = len(candidates.frontier)
+    if rows.ndim != 1 or (len(rows) and (rows.min() < 0 or rows.max() >= count)):
+        raise ValueError(f"draws are wanted under rows that are not there; there are rows 0 to {count - 1}")
+    trees = candidates.trees[rows]
+    if (trees[1:] < trees[:-1]).any():
+        raise ValueError("the rows under which draws are wanted are not given tree by tree")
+
+
 class ForestLaws(ABC):
     """The drafter's whole laws at the frontier of a forest."""
 

@@ -34,7 +34,7 @@ class Alike:
 
     def __init__(self, grower: ForestGrower | ForestDrawer) -> None:
         self.policy: TreePolicy = grower
-        self._widths = grower.forest_widths if isinstance(grower, ForestDrawer) else grower.widths
+        self._widths = _widths_of(grower)
 
     def widths(self, forest: Forest, of: IntArray) -> tuple[NDArray[Any], IntArray]:
         """What it says of widths, and of which trees that is.
@@ -47,6 +47,17 @@ class Alike:
 
     def hand_back(self) -> None:
         """There is nothing that it has learnt for others."""
+
+
+def _widths_of(grower: ForestGrower | ForestDrawer) -> Callable[[Forest], Any]:
+    if isinstance(grower, ForestGrower) and (not isinstance(grower, ForestDrawer) or _fixed(grower)):
+        return grower.widths
+    assert isinstance(grower, ForestDrawer)
+    return grower.forest_widths
+
+
+def _fixed(policy: TreePolicy) -> bool:
+    return policy.children == "deterministic"
 
 
 class Learners:
@@ -235,10 +246,10 @@ class GrowingForest:
         """What the policy answers."""
         grower, what = self._grower, "grow_forest" if laws is None else "draw_forest"
         with blaming("tree policy", self.policy, what):
-            if isinstance(grower, ForestDrawer):
-                assert laws is not None
+            if isinstance(grower, ForestDrawer) and laws is not None:
                 growth = grower.draw_forest(self._shown, shown, laws)
             else:
+                assert isinstance(grower, ForestGrower | LearningForest)
                 growth = grower.grow_forest(self._shown, shown)
             if not isinstance(growth, ForestGrowth):
                 raise self.fail(f"returned {type(growth).__name__} from {what}; it must return a ForestGrowth")
@@ -259,8 +270,8 @@ class GrowingForest:
         """What joins with what was drawn behind it: tokens, parents, and log-probabilities of the paths."""
         rows = draws.rows
         self._check_draws(draws, chosen, width)
-        own = np.log(draws.prob) if logp is None else np.asarray(logp, dtype=np.float64)
-        if own.shape != rows.shape or not np.isfinite(own).all():
+        own = np.log(draws.prob) if logp is None else given_array(logp)
+        if own.shape != rows.shape or own.dtype.kind not in "fiu" or not np.isfinite(own).all():
             raise self.fail(f"gave scores of shape {own.shape} for {len(rows)} draws; each has one, and it is finite")
         turn = np.empty(int(rows.max(initial=-1)) + 1, dtype=np.int64)
         turn[rows[::-1]] = np.arange(len(rows))[::-1]  # when the first of a row was made

@@ -13,7 +13,7 @@ from talon_core.engine.drafting import DraftLimits
 from talon_core.engine.growing_forest import GrowingForest
 from talon_core.engine.offers import Offers
 from talon_core.forest import ForestCandidates
-from talon_core.forest_drawer import ForestDrawer, ForestDraws, ForestLaws
+from talon_core.forest_drawer import ForestDrawer, ForestDraws, ForestLaws, check_rows
 from talon_core.testing.hostile import AnyDrafter
 from talon_core.tree import FloatArray, IntArray, TokenTree
 
@@ -57,6 +57,7 @@ class WholeDraws(ForestDraws):
         return self._whole[row]
 
     def draw(self, rows: IntArray) -> NDArray[np.bool_]:
+        check_rows(np.asarray(rows), self._source.candidates)
         came = np.zeros(len(rows), dtype=bool)
         for place, row in enumerate(rows.tolist()):
             law, rest = self.law(row), self._rest[row]

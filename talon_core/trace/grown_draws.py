@@ -77,7 +77,7 @@ class GrownDraws(Grown):
         try:
             own = Grown.at(growing, texts, positions, vocab_size, drawing)
         except PluginError as error:
-            if isinstance(error.__cause__, NotKept | LawsChanged):  # which is not the policy's fault
+            if isinstance(error.__cause__, NotKept | LawsChanged | OSError):  # which is not the policy's fault
                 raise error.__cause__ from None
             raise
         for layer in layers[-1:]:
@@ -103,6 +103,8 @@ class GrownDraws(Grown):
         trees = DrawnTrees(self.forest, self.drawn, self.node_rows, self.testing.laws, numbers, self.testing.ends)
         order = self.testing.method.rule.tests
         assert order is not None
+        if order == "leaves-first" and trees.replacement and trees.counts.max(initial=0) > 1:
+            raise NotKept  # what is left of q is not q
         outcome = TESTED[order](trees)
         last = outcome.last
         for tree in outcome.undecided.nonzero()[0].tolist():
@@ -124,7 +126,12 @@ class GrownDraws(Grown):
         laws = _LawsAt(testing, self.texts, drafted, self.node_rows[nodes])
         vocab_size = int(testing.replay.trace["target"]["vocab_size"])
         choices = testing.replay.choices(self.texts.texts[text]).at(place)
-        accepted = walked(testing.method.rule, drafted, laws, choices, vocab_size)
+        try:
+            accepted = walked(testing.method.rule, drafted, laws, choices, vocab_size)
+        except PluginError as error:
+            if isinstance(error.__cause__, LawsChanged):  # which is not the rule's fault
+                raise error.__cause__ from None
+            raise
         return int(nodes[accepted.path[-1]])
 
     def _nodes_of(self, tree: int) -> IntArray:

@@ -71,7 +71,9 @@ class KeptLaws:
                 not entered.
         """
         if not self._kept:
-            raise ValueError(f"{of}: its laws have no files; write 'with KeptLaws(folder, vocab_size) as laws:'")
+            raise ValueError(
+                f"{of}: its laws have no files; write 'with KeptLaws(folder, vocab_size, temperature) as laws:'"
+            )
         if any(own.sums for own in self._kept.values()):
             raise ValueError(f"{of}: the laws of another text are kept here; make KeptLaws anew for each text")
         needed = rows * (3 * self._vocab_size * SINGLE.itemsize + self.layout.size)

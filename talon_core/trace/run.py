@@ -10,6 +10,7 @@ import attrs
 from talon_core.costs import Costs
 from talon_core.drafter import DrafterSpec
 from talon_core.engine.ahead.place import usable_cores
+from talon_core.forest_drawer import ForestDrawer
 from talon_core.forest_grower import ForestGrower
 from talon_core.forest_learner import forest_learner
 from talon_core.forest_planner import ForestPlanner
@@ -117,7 +118,7 @@ def replayed(
         raise ValueError(f"no text of the trace in '{trace.folder}' is there")
     report(0, len(texts))
     workers = min(jobs or _processes(methods, len(texts), time_all), len(texts))
-    waits = any(not isinstance(method.policy, ForestGrower | ForestPlanner | None) for method in methods)
+    waits = any(not isinstance(method.policy, ForestGrower | ForestDrawer | ForestPlanner | None) for method in methods)
     shards = dealt(texts, workers, SIDE_BY_SIDE if waits else TOGETHER)
     asked = texts if time_all else to_be_timed(texts)
     found: dict[tuple[str, int], list[tuple[Totals, Along, Fewest | None]]] = {}
@@ -186,7 +187,8 @@ def _goes_together(method: Method) -> bool:
     """Whether a method's policy chooses for many trees at once, as far as that is known before it begins."""
     policy = method.policy
     able = policy is None or isinstance(policy, ForestGrower | ForestPlanner) or forest_learner(policy) is not None
-    return method.drafter is None and able
+    draws = isinstance(policy, ForestDrawer) and method.rule.tests is not None and not method.rule.follows_target
+    return method.drafter is None and (able or draws)
 
 
 def dealt(texts: Sequence[Text], workers: int, most: int = TOGETHER) -> list[list[Text]]:

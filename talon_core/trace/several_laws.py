@@ -7,12 +7,16 @@ from numpy.typing import NDArray
 
 from talon_core.choices import BLOCK, SeededChoices
 from talon_core.forest import ForestCandidates
-from talon_core.forest_drawer import ForestDraws, ForestLaws
+from talon_core.forest_drawer import ForestDraws, ForestLaws, check_rows
+from talon_core.trace.columns import NO_ROW
 from talon_core.trace.law_sums import TARGET, Layout, weights
 from talon_core.trace.several import SeveralTexts
 from talon_core.trace.text_laws import TextLaws
 from talon_core.tree import FloatArray, IntArray
 from talon_core.tree_arrays import begins_of, by_number, distinct, places_of
+
+AT_ONCE = 4096
+"""Draws that are made together at most: each looks at some kilobytes."""
 
 FEWEST_NUMBERS = 8
 """Of a tree, that are told at once."""
@@ -226,6 +230,7 @@ class SeveralDraws(ForestDraws):
     Attributes:
         temperature: as given.
         of: the row of each frontier node, shape `(frontier,)`.
+        left: what the law of each draw adds up to, in units of that of its row's first one, shape `(draws,)`.
         totals: what the law of a frontier row's first draw adds up to, in units of `weights`, shape `(frontier,)`; NaN
             where nothing was drawn.
         whole: what it adds up to with what it leaves out.
@@ -238,14 +243,17 @@ class SeveralDraws(ForestDraws):
         self.of = source.rows
         self.laws: ForestLaws | None = source
         self._open: DrawnFrom | None = source
-        self.rows, self.tokens, self.prob = np.arange(0), np.arange(0), np.empty(0)
+        self.rows, self.tokens, self.prob, self.left = np.arange(0), np.arange(0), np.empty(0), np.empty(0)
         self.totals = np.full(len(source.rows), np.nan)
         self.whole = self.totals.copy()
-        self.out_rows = without // source.candidates.width
-        self.out_tokens = source.candidates.tokens.ravel()[without] if len(without) else without
+        kept = distinct(without)
+        kept = kept[source.candidates.tokens.ravel()[kept] >= 0] if len(kept) else kept  # padding is no token
+        self.out_rows = kept // source.candidates.width
+        self.out_tokens = source.candidates.tokens.ravel()[kept] if len(kept) else kept
         self._gone = self.out_rows, self.out_tokens  # what further draws leave out
         shape = len(source.rows), source.laws.layout.blocks
         self._sums, self._peaks = np.empty(shape), np.empty(shape[0])  # of the laws of further draws, by block
+        self._totals = np.empty(shape[0])  # what these add up to
 
     @property
     def _source(self) -> DrawnFrom:
@@ -256,31 +264,33 @@ class SeveralDraws(ForestDraws):
     def close(self) -> None:
         """Nothing more is drawn."""
         self.laws = self._open = None
-        self._sums, self._peaks = np.empty((0, 0)), np.empty(0)
+        self._sums, self._peaks, self._totals = np.empty((0, 0)), np.empty(0), np.empty(0)
 
     def draw(self, rows: IntArray) -> NDArray[np.bool_]:
         wanted = np.asarray(rows, dtype=np.int64)
         source, again = self._source, self._again(wanted)
+        check_rows(wanted, source.candidates)
         trees = source.candidates.trees[wanted]
-        if (trees[1:] < trees[:-1]).any():
-            raise ValueError("rows are not given tree by tree")
+        if (self.of[wanted] == NO_ROW).any():
+            raise ValueError("a frontier row was drawn from that was not recorded, and has no law")
         self._look_up(distinct(wanted[np.isnan(self.totals[wanted])]))
         came = np.ones(len(wanted), dtype=bool)
-        tokens, prob = np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted))
+        tokens, prob, left = np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted)), np.ones(len(wanted))
         for turn in range(int(again.max(initial=-1)) + 1):
             (now,) = (again == turn).nonzero()
-            ends = self._sums[wanted[now]].cumsum(axis=1)
-            came[now] = ends[:, -1] > 0
+            came[now] = self._totals[wanted[now]] > 0
             if not came.all() and again.any():  # draws that cannot be made take no number, and those behind take theirs
                 raise NotKept
-            turns, here = source.used[trees] + _turns(trees, came), came[now]
-            now = now[here]
+            turns, now = source.used[trees] + _turns(trees, came), now[came[now]]
             numbers = source.numbers.at(trees[now], turns[now])
-            tokens[now], own = self._picked(wanted[now], ends[here], numbers)
-            prob[now] = own / self.totals[wanted[now]]
+            left[now] = self._totals[wanted[now]] / self.totals[wanted[now]]
+            for first in range(0, len(now), AT_ONCE):
+                part = slice(first, first + AT_ONCE)
+                tokens[now[part]], prob[now[part]] = self._picked(wanted[now[part]], numbers[part])
         np.add.at(source.used, trees[came], 1)
         self.rows, self.tokens = np.append(self.rows, wanted[came]), np.append(self.tokens, tokens[came])
-        self.prob = np.append(self.prob, prob[came])
+        self.prob = np.append(self.prob, prob[came] / self.totals[wanted[came]])
+        self.left = np.append(self.left, left[came])
         return came
 
     def _again(self, wanted: IntArray) -> IntArray:
@@ -308,14 +318,13 @@ class SeveralDraws(ForestDraws):
             parts = laws.weights(self.temperature, rows[row], block, self._peaks[row])
             parts[which, out_tokens % BLOCK] = 0.0
             self._sums[row, block] = parts.sum(axis=1)
-        self.totals[new] = self._sums[new].sum(axis=1)
+        self.totals[new] = self._totals[new] = self._sums[new].sum(axis=1)
 
-    def _picked(self, rows: IntArray, ends: FloatArray, numbers: FloatArray) -> tuple[IntArray, FloatArray]:
+    def _picked(self, rows: IntArray, numbers: FloatArray) -> tuple[IntArray, FloatArray]:
         """A draw of each of some frontier rows, and what its law has of it, in units of `weights`.
 
         Args:
             rows: they, shape `(draws,)`.
-            ends: what their laws add up to up to the end of each block, shape `(draws, blocks)`.
             numbers: of the draws, shape `(draws,)`.
         """
         laws, found = self._source.laws, list[FloatArray]()
@@ -328,11 +337,12 @@ class SeveralDraws(ForestDraws):
             found.append(own)
             return own
 
-        tokens, prob = _picked(ends, part, numbers)
+        tokens, prob = _picked(self._sums[rows].cumsum(axis=1), part, numbers)
         if not self.replacement:  # what is drawn next goes on without them
             (own,), place = found, (np.arange(len(rows)), tokens % BLOCK)
             own[place] = 0.0
             self._sums[rows, tokens // BLOCK] = own.sum(axis=1)
+            self._totals[rows] = self._sums[rows].sum(axis=1)
             self._gone = np.append(self._gone[0], rows), np.append(self._gone[1], tokens)
         return tokens, prob
 

@@ -118,6 +118,11 @@ def parts_of(file: Path, column: NDArray[Any], firsts: IntArray, count: int) -> 
     begin = _address(column) - _address(np.frombuffer(_map_of(column), np.uint8))
     behind = np.diff(firsts)
     (ends,) = ((behind <= 0) | (behind > GAP * count) | (behind % count > 0)).nonzero()
+    if not file.exists():  # what is mapped stays there
+        flat = column.reshape(-1)
+        for part, first in zip(found, firsts.tolist(), strict=True):
+            part[: column.size - first] = flat[first : first + count]
+        return found
     with file.open("rb", buffering=0) as opened, about(file):
         if 2 * len(ends) > len(firsts):  # most stand alone
             for part, first in zip(found, firsts.tolist(), strict=True):

@@ -142,11 +142,13 @@ class DrawnTrees:
     def _lay_out(self) -> None:
         """By node that has drawn children: what was drawn there, in which order."""
         forest = self.forest
-        parents, nodes, prob = NONE, NONE, np.empty(0)
+        parents, nodes, prob, left = NONE, NONE, np.empty(0), np.empty(0)
         if self._layers:
             parents = np.concatenate([layer.parents for layer in self._layers])
             nodes = np.concatenate([layer.nodes for layer in self._layers])
-            prob = np.concatenate([layer.draws.prob[layer.order] for layer in self._layers])
+            ordered = [(draws, layer.order) for draws, layer in zip(self.draws, self._layers, strict=True)]
+            prob = np.concatenate([draws.prob[order] for draws, order in ordered])
+            left = np.concatenate([draws.left[order] for draws, order in ordered])
         held = np.bincount(parents, minlength=len(forest))
         (self.drawing,) = held.nonzero()  # nodes that have drawn children
         self.counts = held[self.drawing]
@@ -160,10 +162,8 @@ class DrawnTrees:
         self.children[slot, turn] = nodes[order]
         self.q = np.ones(self.children.shape)
         self.q[slot, turn] = prob[order]
-        taken = np.where(self.children >= 0, self.q, 0.0).cumsum(axis=1) - self.q
-        self.left = (
-            np.ones(self.q.shape) if self.replacement else np.maximum(1.0 - taken, 0.0)
-        )  # of q, before each draw
+        self.left = np.ones(self.q.shape)  # of q before each draw
+        self.left[slot, turn] = left[order]
 
     def _lay_out_fixed(self) -> None:
         """What the laws of draws leave out, by node, and what they add up to with it, in units of what is left."""
@@ -346,7 +346,8 @@ def _tested_children(
     leaving = _Leaving.untested(len(testing))
     for turn in range(int(trees.counts[slots].max(initial=0))):
         p, q, left = trees.p(slots, turn), trees.q[slots, turn], trees.left[slots, turn]
-        prob = ratio(leaving.of(p, q), q / left)
+        with np.errstate(over="ignore"):
+            prob = ratio(leaving.of(p, q), q / left)
         number = trees.numbers.at(own[testing], used[own[testing]])
         used[own[testing]] += 1
         heads, tails = _coins(prob, number)
@@ -356,7 +357,8 @@ def _tested_children(
         if not len(testing):
             break
         b, total = leaving.b.at(tails), leaving.total.at(tails)
-        b = Bounds(b.least + total.least / left[tails], b.most + total.most / left[tails])
+        with np.errstate(over="ignore"):
+            b = Bounds(b.least + total.least / left[tails], b.most + total.most / left[tails])
         taken[testing] = np.where(b.least == b.most, b.least, np.nan)
         more = trees.counts[slots] > turn + 1
         testing, slots, b = testing[more], slots[more], b.at(more)

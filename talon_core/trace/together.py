@@ -28,12 +28,16 @@ from talon_core.trace.prices import Untold, behind, seconds_of
 from talon_core.trace.replay import Method, Replay, Replayed, Totals
 from talon_core.trace.several import SeveralTexts
 from talon_core.trace.several_laws import NotKept, SeveralLaws
+from talon_core.trace.text_laws import LawsChanged
 from talon_core.tree import FloatArray, IntArray
 from talon_core.tree_arrays import by_number, distinct, ints
 
 TREES, NODES = 512, 1 << 18
 """Trees that are begun with, at most: fewer hardly take less time, and more of them turn out to be at no round's begin;
 and how many nodes they may have together while they are drafted, as each may have a row of candidates in the memory."""
+
+DRAWN_NODES = 1 << 15
+"""The same of nodes that are drawn: each may have sums of a law in the memory."""
 
 PLANS = 64
 """Policies that may be planned on some texts, at most: with more of them, trees at all positions are many more than are
@@ -203,6 +207,8 @@ class Together(_Growing):
         ValueError: if a text was changed since it was recorded.
     """
 
+    most_nodes = NODES
+
     def __init__(
         self,
         replay: Replay,
@@ -215,7 +221,7 @@ class Together(_Growing):
         self._chained[:] = self._runs_on and fixed_chaining(policy)() is not None
         first = texts.first_positions
         ends = np.repeat(first[1:], np.diff(first))
-        trees = max(1, min(TREES, NODES // checked_budget(policy, "draft_budget")))
+        trees = max(1, min(TREES, self.most_nodes // checked_budget(policy, "draft_budget")))
         stride = max(1, self._count // trees)
         wanted = np.concatenate([np.arange(*ends, stride) for ends in pairwise(first)])
         while len(wanted):
@@ -257,6 +263,8 @@ class Drawing(Together):
         ValueError: if a text was changed since it was recorded.
         NotKept: if the sums of laws that it asks for are not kept.
     """
+
+    most_nodes = DRAWN_NODES
 
     def __init__(
         self, replay: Replay, method: Method, policy: ForestDrawer, texts: SeveralTexts, most: int | None
@@ -549,7 +557,7 @@ def _drawing(replay: Replay, method: Method, texts: SeveralTexts) -> Drawing | N
         return None
     try:
         return Drawing(replay, method, drawer, texts, replay.trace["drafter"]["max_depth"])
-    except NotKept:
+    except (NotKept, LawsChanged):  # what was changed may not be looked at where each text is tried by itself
         return None
 
 

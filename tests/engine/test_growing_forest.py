@@ -185,17 +185,17 @@ def test_draws_of_another_layer_are_none_of_this_one() -> None:
 
 
 def test_what_was_drawn_joins_behind_what_was_chosen() -> None:
-    growing = grown(Drawing(drew([2, 0], [1, 4], without=np.array([1, 4]))))
+    growing = grown(Drawing(drew([0, 2], [1, 4], without=np.array([1, 4]))))
     (layer,) = growing.drawn
     assert layer is not None
-    assert layer.parents.tolist() == [2, 0]
+    assert layer.parents.tolist() == [0, 2]
     assert layer.nodes.tolist() == [5, 6]
-    assert growing.forest.parents[3:].tolist() == [0, 2, 2, 0]
+    assert growing.forest.parents[3:].tolist() == [0, 2, 0, 2]
     assert growing.forest.tokens[3:5].tolist() == [1, 0]
-    assert growing.forest.tokens[5] != 0  # which the law was without
-    assert growing.forest.tokens[6] != 1
+    assert growing.forest.tokens[5] != 1  # which the law was without
+    assert growing.forest.tokens[6] != 0
     np.testing.assert_allclose(growing.forest.path_logp[5:], np.log(layer.draws.prob))
-    assert growing.frontier.tolist() == [3, 6, 4, 5]
+    assert growing.frontier.tolist() == [3, 5, 4, 6]
 
 
 def test_a_token_that_was_drawn_twice_is_one_node() -> None:
