@@ -158,6 +158,8 @@ def _opened(opening: Opening) -> Opened:
     hide_bars()  # the target's own has shown one
     device = torch.device("cpu") if place.device == "cpu" else torch.device("cuda", place.number)
     source = opening.source
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # where it is loaded; else all of it would lie on the first GPU for a while
     model, tokenizer = load_model(source.name, **source.options, dtype=getattr(torch, opening.dtype))
     decoder = decoder_for_model(model.to(device), tokenizer, Parts(opening.spec, CHECK_POLICY))
     assert decoder.drafter is not None

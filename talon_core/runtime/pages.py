@@ -194,12 +194,18 @@ class PagedCache(KeyValueCache):
             self._drop()
         count = self._generous(wanted)
         self.reallocations += 1  # first: memory may be too short for the buffers behind some
-        for buffers in (self._keys, self._values):
-            for layer, old in buffers.items():
-                new = old.new_empty((count, *old.shape[1:]))
-                new[: self._count] = old[: self._count]
-                used_here(old)
-                buffers[layer] = new
+        try:
+            for buffers in (self._keys, self._values):
+                for layer, old in buffers.items():
+                    new = old.new_empty((count, *old.shape[1:]))
+                    new[: self._count] = old[: self._count]
+                    used_here(old)
+                    buffers[layer] = new
+        except BaseException:  # those of all layers are as long as before
+            for buffers in (self._keys, self._values):
+                longer = [layer for layer, buffer in buffers.items() if len(buffer) > self._count]
+                buffers.update({layer: buffers[layer][: self._count] for layer in longer})
+            raise
         self._free[:0] = reversed(range(max(self._count, PADDING + 1), count))
         self._count = count
 

@@ -541,6 +541,24 @@ def test_it_keeps_no_more_features_than_it_may(shared, tmp_path, monkeypatch):
     np.testing.assert_allclose(laws[1], laws[0], rtol=1e-4, atol=1e-7)
 
 
+def test_what_waits_is_read_when_it_is_too_much_behind_a_round_too(shared, tmp_path, monkeypatch):
+    path, one = written_case(shared, tmp_path, CASES["native"]), shared.Rounds.random(1, VOCAB, 12)
+    ids = np.resize(one.ids, 40)
+    states = shared.states_of(target_model(), ids, STATES)
+    lengths, laws = [], []
+    for kept in (1 << 28, 20 * states[0].nbytes):
+        monkeypatch.setattr("talon_drafters.heads.feature_drafter.KEPT_BYTES", kept)
+        drafter = decoder_of(path).drafter
+        shared.start(drafter, ids[:5], states[:4])
+        shared.ask(drafter, TokenTree.root(int(ids[4])))  # its cache was written in a draft pass
+        for place in range(5, 35):
+            shared.tell(drafter, ids[place : place + 1], [0], states[place - 1 : place])
+        lengths.append(drafter.executor.cache.lengths[0])
+        laws.append(shared.ask(drafter, TokenTree.root(int(ids[34]))).law(0))
+    assert lengths[0] < lengths[1]
+    np.testing.assert_allclose(laws[1], laws[0], rtol=1e-4, atol=1e-7)
+
+
 @pytest.mark.parametrize("slot", [0, 2])
 @pytest.mark.parametrize("length", [5, 8, 11])
 def test_what_waits_is_taken_over_with_a_text(slot, length, shared, tmp_path):

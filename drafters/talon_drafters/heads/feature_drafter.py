@@ -210,6 +210,7 @@ class FeatureDrafter(Drafter):
                 own.keep_beginning(part.features, part.start)
         self._bound({slot: part.features for slot, part in parts.items()})
 
+    @torch.inference_mode()  # as all that writes to the caches: `commit` comes here, too
     def _bound(self, told: Mapping[int, Tensor | None]) -> None:
         """Read what waits, where too much of it is kept in all.
 
