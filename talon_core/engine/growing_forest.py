@@ -32,9 +32,15 @@ class Alike:
         grower: it.
     """
 
-    def __init__(self, grower: ForestGrower | ForestDrawer) -> None:
+    method = "grow_forest"
+
+    def __init__(self, grower: ForestGrower) -> None:
         self.policy: TreePolicy = grower
-        self._widths = _widths_of(grower)
+        self._grower = grower
+
+    def growth(self, forest: Forest, shown: ForestCandidates, laws: ForestLaws | None) -> Any:
+        """What it answers to a layer."""
+        return self._grower.grow_forest(forest, shown)
 
     def widths(self, forest: Forest, of: IntArray) -> tuple[NDArray[Any], IntArray]:
         """What it says of widths, and of which trees that is.
@@ -43,21 +49,36 @@ class Alike:
             forest: every node so far.
             of: the trees of the nodes that are drafted from.
         """
-        return given_array(self._widths(forest)), np.arange(forest.size)
+        return given_array(self._grower.widths(forest)), np.arange(forest.size)
 
     def hand_back(self) -> None:
         """There is nothing that it has learnt for others."""
 
 
-def _widths_of(grower: ForestGrower | ForestDrawer) -> Callable[[Forest], Any]:
-    if isinstance(grower, ForestGrower) and (not isinstance(grower, ForestDrawer) or _fixed(grower)):
-        return grower.widths
-    assert isinstance(grower, ForestDrawer)
-    return grower.forest_widths
+class Drawers:
+    """How policies are asked that draw, and are equal in all that they know.
 
+    Args:
+        drawer: one of them.
+    """
 
-def _fixed(policy: TreePolicy) -> bool:
-    return policy.children == "deterministic"
+    method = "draw_forest"
+
+    def __init__(self, drawer: ForestDrawer) -> None:
+        self.policy: TreePolicy = drawer
+        self._drawer = drawer
+
+    def growth(self, forest: Forest, shown: ForestCandidates, laws: ForestLaws | None) -> Any:
+        """As `Alike.growth`."""
+        assert laws is not None
+        return self._drawer.draw_forest(forest, shown, laws)
+
+    def widths(self, forest: Forest, of: IntArray) -> tuple[NDArray[Any], IntArray]:
+        """As `Alike.widths`."""
+        return given_array(self._drawer.forest_widths(forest)), np.arange(forest.size)
+
+    def hand_back(self) -> None:
+        """There is nothing that it has learnt for others."""
 
 
 class Learners:
@@ -67,9 +88,15 @@ class Learners:
         forest: they, as one.
     """
 
+    method = "grow_forest"
+
     def __init__(self, forest: LearningForest) -> None:
         self.policy: TreePolicy = forest.policies[0]
         self._forest = forest
+
+    def growth(self, forest: Forest, shown: ForestCandidates, laws: ForestLaws | None) -> Any:
+        """As `Alike.growth`."""
+        return self._forest.grow_forest(forest, shown)
 
     def widths(self, forest: Forest, of: IntArray) -> tuple[NDArray[Any], IntArray]:
         """As `Alike.widths`; they are asked only about trees that are drafted from."""
@@ -132,7 +159,15 @@ class GrowingForest:
         reserved: tuple[int, int] | None = None,
     ) -> None:
         self._grower = grower
-        self._asked_as = Learners(grower) if isinstance(grower, LearningForest) else Alike(grower)
+        self._asked_as: Alike | Drawers | Learners
+        if isinstance(grower, LearningForest):
+            self._asked_as = Learners(grower)
+        elif isinstance(grower, ForestGrower) and grower.children == "deterministic":  # it may draw for other requests
+            self._asked_as = Alike(grower)
+        elif isinstance(grower, ForestDrawer):
+            self._asked_as = Drawers(grower)
+        else:
+            self._asked_as = Alike(grower)
         self.policy = self._asked_as.policy
         self.forest = Forest.roots(roots, contexts)
         self._shown = self.forest.copied()  # to the policy
@@ -244,17 +279,13 @@ class GrowingForest:
 
     def _growth(self, shown: ForestCandidates, laws: ForestLaws | None) -> ForestGrowth:
         """What the policy answers."""
-        grower, what = self._grower, "grow_forest" if laws is None else "draw_forest"
+        asked_as, what = self._asked_as, self._asked_as.method
         with blaming("tree policy", self.policy, what):
-            if isinstance(grower, ForestDrawer) and laws is not None:
-                growth = grower.draw_forest(self._shown, shown, laws)
-            else:
-                assert isinstance(grower, ForestGrower | LearningForest)
-                growth = grower.grow_forest(self._shown, shown)
+            growth = asked_as.growth(self._shown, shown, laws)
             if not isinstance(growth, ForestGrowth):
                 raise self.fail(f"returned {type(growth).__name__} from {what}; it must return a ForestGrowth")
             drawn: object = growth.drawn
-            if drawn is not None and not (isinstance(drawn, ForestDraws) and drawn.laws is laws):
+            if drawn is not None and (not isinstance(drawn, ForestDraws) or drawn.laws is not laws):
                 raise self.fail(f"returned draws from {what} that are not of this layer; laws.drawing gives them")
             return growth
 
