@@ -1,7 +1,7 @@
 """Errors that name a plugin, and what sentences about errors are made of."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import TypeGuard
 
@@ -118,6 +118,18 @@ class blaming(AbstractContextManager[None]):
         if error is None or isinstance(error, PluginError | KeyboardInterrupt) or self._but(error):
             return
         raise PluginError(f"{naming(self._kind, self._plugin)} raised {described(error, self._method)}") from error
+
+
+@contextmanager
+def unblamed(*kinds: type[Exception]) -> Iterator[None]:
+    """Errors of these kinds that a plugin was blamed for inside are nobody's, and raised as they were."""
+    try:
+        yield
+    except PluginError as error:
+        cause = error.__cause__
+        if isinstance(cause, kinds):
+            raise cause from None
+        raise
 
 
 def described(error: BaseException, method: str) -> str:

@@ -214,6 +214,24 @@ def begins_of(numbers: IntArray) -> IntArray:
     return begins
 
 
+def turns_of(groups: IntArray, counted: NDArray[np.bool_] | None = None) -> IntArray:
+    """How many of its group stand before each, shape `(groups,)`.
+
+    Args:
+        groups: not negative, shape `(groups,)`.
+        counted: which of them count, likewise; by default all.
+    """
+    order = groups.argsort(kind="stable")
+    begins = begins_of(groups[order])
+    before = np.arange(len(groups))
+    if counted is not None:
+        counts = counted[order].astype(np.int64)
+        before = counts.cumsum() - counts
+    turns = np.empty(len(groups), dtype=np.int64)
+    turns[order] = before - np.repeat(before[begins], np.diff(np.append(begins, len(groups))))
+    return turns
+
+
 def places_of(firsts: IntArray, counts: IntArray) -> IntArray:
     """The numbers of some ranges behind each other: `counts[i]` of them from `firsts[i]` on."""
     ends = np.cumsum(counts)

@@ -18,7 +18,7 @@ from talon_core.forest_grower import ForestGrowth
 from talon_core.policy import Growth
 from talon_core.searching import searched
 from talon_core.tree import FloatArray, IntArray, TokenTree
-from talon_core.tree_arrays import begins_of
+from talon_core.tree_arrays import turns_of
 from talon_strategies.drawing import NOTHING, FollowsTheRequest, known_nodes, known_rows
 from talon_strategies.options import numbers_of
 
@@ -142,15 +142,6 @@ class Sequoia(FollowsTheRequest, ForestDrawer):
         below = np.zeros((len(shapes), max(int(counts.max()), 1)), dtype=np.int64)
         below[np.arange(below.shape[1]) < counts[:, None]] = [child for own in children for child in own]
         return below, counts
-
-
-def turns_of(parents: IntArray) -> IntArray:
-    """How many children of the same parent stand before each, shape `(nodes,)`."""
-    order = parents.argsort(kind="stable")
-    firsts = begins_of(parents[order])
-    turns = np.empty(len(parents), dtype=np.int64)
-    turns[order] = np.arange(len(parents)) - np.repeat(firsts, np.diff(np.append(firsts, len(parents))))
-    return turns
 
 
 @cache  # the copies of a policy, one for each sequence of a batch, have the same shape

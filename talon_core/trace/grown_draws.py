@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from talon_core.drawn import NO_LAW, Drawn, sharpened, without
 from talon_core.engine.growing_forest import DrawnLayer, GrowingForest
 from talon_core.engine.walking import walked
-from talon_core.errors import PluginError
+from talon_core.errors import unblamed
 from talon_core.forest import ForestCandidates
 from talon_core.forest_drawer import ForestLaws
 from talon_core.laws import Laws, check_node
@@ -74,12 +74,8 @@ class GrownDraws(Grown):
             return layers[-1]
 
         vocab_size = int(replay.trace["target"]["vocab_size"])
-        try:
+        with unblamed(NotKept, LawsChanged, OSError):
             own = Grown.at(growing, texts, positions, vocab_size, drawing)
-        except PluginError as error:
-            if isinstance(error.__cause__, NotKept | LawsChanged | OSError):  # which is not the policy's fault
-                raise error.__cause__ from None
-            raise
         for layer in layers[-1:]:
             layer.close()
         if own.selected:
@@ -123,15 +119,11 @@ class GrownDraws(Grown):
         """The node with which the path of a tree ends, by the rule itself."""
         testing, nodes = self.testing, self._nodes_of(tree)
         drafted = self._with_draws(tree, nodes, laws=True)
-        laws = _LawsAt(testing, self.texts, drafted, self.node_rows[nodes])
+        laws = _LawsAt(testing, drafted, self.node_rows[nodes])
         vocab_size = int(testing.replay.trace["target"]["vocab_size"])
         choices = testing.replay.choices(self.texts.texts[text]).at(place)
-        try:
+        with unblamed(LawsChanged):
             accepted = walked(testing.method.rule, drafted, laws, choices, vocab_size)
-        except PluginError as error:
-            if isinstance(error.__cause__, LawsChanged):  # which is not the rule's fault
-                raise error.__cause__ from None
-            raise
         return int(nodes[accepted.path[-1]])
 
     def _nodes_of(self, tree: int) -> IntArray:
@@ -162,11 +154,8 @@ class GrownDraws(Grown):
         """The law of a node's first draw."""
         draws, row = layer.draws, int(self.node_rows[parent])
         assert isinstance(draws, SeveralDraws)
-        text = int(self.texts.first_rows.searchsorted(row, side="right")) - 1
-        kept = self.texts.texts[text].law
-        assert kept is not None
-        q = kept("drafter", row - int(self.texts.first_rows[text]))
-        sharp = sharpened(q, self.testing.laws.layout.temperatures[draws.temperature])
+        laws = self.testing.laws
+        sharp = sharpened(laws.whole("drafter", row), laws.layout.temperatures[draws.temperature])
         shown = draws.of == row
         out = draws.out_tokens[shown[draws.out_rows]]
         return without(sharp, out) if len(out) else sharp
@@ -193,8 +182,8 @@ def _places(texts: SeveralTexts, positions: IntArray) -> tuple[IntArray, IntArra
 class _LawsAt(Laws):
     """The target's recorded laws at the nodes of a tree that have rows; nobody looks at the others."""
 
-    def __init__(self, testing: Testing, texts: SeveralTexts, tree: TokenTree, rows: IntArray) -> None:
-        self._testing, self._texts, self._tree, self._rows = testing, texts, tree, rows.tolist()
+    def __init__(self, testing: Testing, tree: TokenTree, rows: IntArray) -> None:
+        self._testing, self._tree, self._rows = testing, tree, rows.tolist()
 
     def at(self, node: int) -> FloatArray:
         check_node(self._tree, node)
@@ -203,10 +192,7 @@ class _LawsAt(Laws):
             law = np.zeros(self._testing.laws.layout.vocab_size)
             law[0] = 1.0
             return law
-        text = int(self._texts.first_rows.searchsorted(row, side="right")) - 1
-        kept = self._texts.texts[text].law
-        assert kept is not None
-        return kept("target", row - int(self._texts.first_rows[text]))
+        return self._testing.laws.whole("target", row)
 
     def ends(self, token: int) -> bool:
         return token in self._testing.ends

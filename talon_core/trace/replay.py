@@ -16,7 +16,7 @@ from talon_core.engine.checked_policy import begun, fixed_chaining, follower, ne
 from talon_core.engine.drafting import Drafted, DraftLimits, draft_tree
 from talon_core.engine.plain import NoDrafter, RootAlone
 from talon_core.engine.walking import walked
-from talon_core.errors import PluginError, is_whole
+from talon_core.errors import PluginError, is_whole, unblamed
 from talon_core.laws import Laws, check_node
 from talon_core.policy import SequenceInfo, TreePolicy
 from talon_core.rounds import Round, Span
@@ -257,11 +257,8 @@ class Replay:
         source = self._source(method, text)
         source.drafter.open(0, text.ids[: text.prompt_tokens].copy(), len(text.ids))
         try:
-            return _Text(self, method, text, source).replayed()
-        except PluginError as error:
-            if isinstance(error.__cause__, LawsChanged):  # which is not the plugin's fault
-                raise error.__cause__ from None
-            raise
+            with unblamed(LawsChanged):
+                return _Text(self, method, text, source).replayed()
         finally:
             source.close()
 

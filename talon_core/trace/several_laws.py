@@ -13,7 +13,7 @@ from talon_core.trace.law_sums import TARGET, Layout, weights
 from talon_core.trace.several import SeveralTexts
 from talon_core.trace.text_laws import TextLaws
 from talon_core.tree import FloatArray, IntArray
-from talon_core.tree_arrays import begins_of, by_number, distinct, places_of
+from talon_core.tree_arrays import distinct, places_of, turns_of
 
 AT_ONCE = 4096
 """Draws that are made together at most: each looks at some kilobytes."""
@@ -80,6 +80,11 @@ class SeveralLaws:
         for own, laws, begin, end in self._by_text(rows):
             found[begin:end] = laws.totals(name, own)
         return found
+
+    def whole(self, name: str, row: int) -> FloatArray:
+        """A whole law, see `TextLaws`."""
+        text = int(self.texts.first_rows.searchsorted(row, side="right")) - 1
+        return self._laws[text](name, row - int(self.texts.first_rows[text]))
 
     def _by_text(self, rows: IntArray) -> list[tuple[IntArray, TextLaws, int, int]]:
         first = self.texts.first_rows
@@ -281,7 +286,7 @@ class SeveralDraws(ForestDraws):
             came[now] = self._totals[wanted[now]] > 0
             if not came.all() and again.any():  # draws that cannot be made take no number, and those behind take theirs
                 raise NotKept
-            turns, now = source.used[trees] + _turns(trees, came), now[came[now]]
+            turns, now = source.used[trees] + turns_of(trees, came), now[came[now]]
             numbers = source.numbers.at(trees[now], turns[now])
             left[now] = self._totals[wanted[now]] / self.totals[wanted[now]]
             for first in range(0, len(now), AT_ONCE):
@@ -297,7 +302,7 @@ class SeveralDraws(ForestDraws):
         """Of each draw that is wanted, how many before it have to be made first."""
         if self.replacement:
             return np.zeros(len(wanted), dtype=np.int64)
-        return _turns(wanted, np.ones(len(wanted), dtype=bool))
+        return turns_of(wanted)
 
     def _look_up(self, new: IntArray) -> None:
         """The sums of some frontier rows, without what their laws leave out."""
@@ -354,14 +359,3 @@ class SeveralDraws(ForestDraws):
         held, order = np.bincount(gone, minlength=len(self.of)), gone.argsort(kind="stable")
         places = places_of((held.cumsum() - held)[rows], held[rows])
         return np.repeat(np.arange(len(rows)), held[rows]), tokens[order[places]]
-
-
-def _turns(groups: IntArray, counted: NDArray[np.bool_]) -> IntArray:
-    """How many of its group that count stand before each, shape `(groups,)`."""
-    order = by_number(groups, int(groups.max(initial=0)) + 1)
-    ranked, counts = groups[order], counted[order]
-    before = counts.cumsum() - counts
-    begins = begins_of(ranked)
-    found = np.empty(len(groups), dtype=np.int64)
-    found[order] = before - np.repeat(before[begins], np.diff(np.append(begins, len(ranked))))
-    return found
